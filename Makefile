@@ -1,0 +1,65 @@
+# Floodmark: `make` alone lists the targets. Everything lives in .venv and build/, nothing outside this directory changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DIR ?= .floodmark
+SUITE ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down status test check schemas scenarios bench lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## install everything into .venv and fetch Kafka (quick when nothing changed)
+	@$(BIN)/floodmark fetch
+
+demo: setup ## start the stack, follow a file from the lake to a task, stop again
+	@$(BIN)/floodmark demo
+
+up: setup ## start ZooKeeper, Kafka and every service on loopback (DIR=.floodmark); Ctrl-C stops them
+	@$(BIN)/floodmark up --dir $(DIR) $(ARGS)
+
+down: setup ## stop the stack in DIR
+	@$(BIN)/floodmark down --dir $(DIR)
+
+status: setup ## show the stack in DIR
+	@$(BIN)/floodmark status --dir $(DIR)
+
+test: setup ## run the tests, against a real ZooKeeper and Kafka (ARGS="-k name")
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## ruff, mypy --strict, import-linter, schemas up to date
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m floodmark.contracts.generate --check
+
+schemas: $(STAMP) ## write schemas/ from the message models
+	@$(BIN)/python -m floodmark.contracts.generate
+
+scenarios: $(STAMP) ## each row of docs/scenarios.md, who tests it and with what result
+	@$(BIN)/python -m tests.support.scenarios $(ARGS)
+
+bench: setup ## measure (SUITE=name for one suite); writes build/bench and docs/benchmarks.md
+	@$(BIN)/python -m tests.bench $(SUITE) $(ARGS)
+
+lock: $(STAMP) ## resolve requirements/*.txt again from pyproject.toml
+	@for row in "dev:--extra dev" "spark:--extra spark -c requirements/dev.txt" "runtime:-c requirements/dev.txt"; do \
+	  $(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 --universal $${row#*:} \
+	    --generate-hashes --no-header --no-annotate --output-file requirements/$${row%%:*}.txt || exit 1; done
+
+clean: ## remove .venv, build/ and caches; a running stack's data in DIR stays
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# The stamp is newer than its inputs exactly when the environment matches the lock.
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"floodmark needs Python 3.11 or newer, {sys.executable} is {sys.version.split()[0]}")'
+	@echo "installing into $(VENV) (Spark is 450 MB the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
