@@ -1,0 +1,125 @@
+"""The value types that messages are made of: each one bounded, and read the same way by every JSON tool."""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema
+
+from floodmark.core.bounds import INT64_MAX, INT64_MIN, SEGMENT_NAME_BYTES_MAX, TIME_MAX_MS, TIME_MIN_MS
+from floodmark.core.errors import InvalidInput
+from floodmark.core.names import NAME_PATTERN, checked_name
+
+REASON_CHARS_MAX = 4_096
+SLICES_MAX = 10_000
+
+_COUNT_MAX = 2**53 - 1  # the largest number that JSON tools which read numbers as doubles keep exact
+_ZK_VERSION_MAX = 2**31 - 1
+_DECIMAL = "-?(0|[1-9][0-9]{0,18})"
+
+
+def _checked_name(value: str) -> str:
+    try:
+        return checked_name(value)
+    except InvalidInput as refusal:
+        raise ValueError(str(refusal)) from refusal  # pydantic adds the field to a ValueError only
+
+
+def _int_from_decimal(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not re.fullmatch(_DECIMAL, value):
+        raise ValueError("must be a signed 64-bit number as a decimal string")
+    return int(value)
+
+
+def _bytes_from_base64(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"must be base64: {error}") from error
+
+
+def _base64_from_bytes(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+def _without_control_characters(value: str) -> str:
+    if any(ord(char) < 0x20 or ord(char) == 0x7F for char in value):
+        raise ValueError("must not contain control characters")
+    return value
+
+
+def _checked_segment_name(value: str) -> str:
+    if "\0" in value:  # ends the name inside a fingerprint
+        raise ValueError("must not contain NUL")
+    if len(value.encode()) > SEGMENT_NAME_BYTES_MAX:
+        raise ValueError(f"must have at most {SEGMENT_NAME_BYTES_MAX} bytes in UTF-8")
+    return value
+
+
+def _checked_path(value: str) -> str:
+    if value.startswith("/"):
+        raise ValueError("must be relative to the table's location, or a URI such as file:///data/part-0.parquet")
+    if ".." in value.split("/"):
+        raise ValueError("must not contain '..'")
+    return value
+
+
+Name = Annotated[
+    str,
+    AfterValidator(_checked_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{NAME_PATTERN}$"}),
+]
+
+# A CRC or a hash uses all 64 bits, and many JSON tools round numbers above 2**53: on the wire it is a string.
+Int64 = Annotated[
+    int,
+    BeforeValidator(_int_from_decimal),
+    Field(ge=INT64_MIN, le=INT64_MAX),
+    PlainSerializer(str, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": f"^{_DECIMAL}$", "description": "signed 64-bit number"}),
+]
+
+RawBytes = Annotated[
+    bytes,
+    BeforeValidator(_bytes_from_base64),
+    PlainSerializer(_base64_from_bytes, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "contentEncoding": "base64"}),
+]
+
+TimeMs = Annotated[int, Field(ge=TIME_MIN_MS, le=TIME_MAX_MS)]
+Count = Annotated[int, Field(ge=0, le=_COUNT_MAX)]
+Positive = Annotated[int, Field(ge=1, le=_COUNT_MAX)]
+
+Id = Annotated[str, StringConstraints(pattern="^[!-~]{1,256}$")]
+TraceId = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
+Reason = Annotated[str, StringConstraints(max_length=REASON_CHARS_MAX)]
+ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=REASON_CHARS_MAX)]
+
+# Any text the registry can hold: an event that could not name its segment could never be published.
+SegmentName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=SEGMENT_NAME_BYTES_MAX),
+    AfterValidator(_checked_segment_name),
+]
+SegmentPath = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=4_096),
+    AfterValidator(_without_control_characters),
+    AfterValidator(_checked_path),
+]
+
+SliceKey = Annotated[str, StringConstraints(pattern="^(wide|0|-?[1-9][0-9]{0,18})$")]
+SliceVersion = Annotated[int, Field(ge=0, le=_ZK_VERSION_MAX)]
+SliceVersions = Annotated[
+    Mapping[SliceKey, SliceVersion],
+    Field(min_length=1, max_length=SLICES_MAX),
+    AfterValidator(MappingProxyType),
+    PlainSerializer(dict, return_type=dict[SliceKey, SliceVersion]),
+]

@@ -1,0 +1,62 @@
+"""Half-open time intervals and sets of them. An inclusive end is converted at the edge, once."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from floodmark.core.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """`[start_ms, end_ms)`, never empty."""
+
+    start_ms: int
+    end_ms: int
+
+    def __post_init__(self) -> None:
+        if self.end_ms <= self.start_ms:
+            raise InvalidInput("interval", f"interval [{self.start_ms}, {self.end_ms}) must end after it starts")
+
+    def overlaps(self, other: "Interval") -> bool:
+        return self.start_ms < other.end_ms and other.start_ms < self.end_ms
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalSet:
+    """Disjoint intervals in order, touching ones merged: what is not in it was never added."""
+
+    intervals: tuple[Interval, ...] = ()
+
+    @classmethod
+    def of(cls, intervals: Iterable[Interval]) -> "IntervalSet":
+        merged: list[Interval] = []
+        for interval in sorted(intervals):
+            if merged and interval.start_ms <= merged[-1].end_ms:
+                last = merged.pop()
+                interval = Interval(last.start_ms, max(last.end_ms, interval.end_ms))  # noqa: PLW2901 - grown in place
+            merged.append(interval)
+        return cls(tuple(merged))
+
+    def union(self, intervals: Iterable[Interval]) -> "IntervalSet":
+        return IntervalSet.of((*self.intervals, *intervals))
+
+    def clip(self, window: Interval) -> "IntervalSet":
+        """The part inside the window."""
+        return IntervalSet(
+            tuple(
+                Interval(max(i.start_ms, window.start_ms), min(i.end_ms, window.end_ms))
+                for i in self.intervals
+                if i.overlaps(window)
+            )
+        )
+
+    def overlaps(self, window: Interval) -> bool:
+        at = bisect_left(self.intervals, window.start_ms, key=lambda i: i.end_ms - 1)
+        return at < len(self.intervals) and self.intervals[at].overlaps(window)
+
+    def __iter__(self) -> Iterator[Interval]:
+        return iter(self.intervals)
+
+    def __bool__(self) -> bool:
+        return bool(self.intervals)

@@ -1,0 +1,105 @@
+"""What the scheduler decides, on values: what to do with a STALE bucket, how far to append, in which lane.
+
+live       buckets near the end of the data, so that fresh data is never behind a backlog
+repair     STALE buckets elsewhere
+backfill   everything that was never built and is not near the end
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from floodmark.core.buckets import BucketGrid, Entry
+from floodmark.core.fingerprint import Fingerprint
+from floodmark.core.tables import TableHeader, ViewHeader
+from floodmark.core.transitions import Mode
+
+T = TypeVar("T")
+
+
+class Lane(StrEnum):
+    LIVE = "live"
+    REPAIR = "repair"
+    BACKFILL = "backfill"
+
+
+@dataclass(frozen=True, slots=True)
+class Revert:
+    """The source is what the bucket was built from: no task, just a state."""
+
+
+def remedy(entry: Entry, live: Fingerprint) -> Mode | Revert:
+    """What a STALE bucket needs, given its source now."""
+    if entry.fingerprint == live:
+        return Revert()
+    return rebuild(live)
+
+
+def rebuild(live: Fingerprint) -> Mode:
+    """How a STALE bucket is made VALID from this source."""
+    return Mode.DELETE if live.is_empty else Mode.OVERWRITE
+
+
+def append_cutoff_ms(table: TableHeader, *, now_ms: int, buffer_ms: int) -> int | None:
+    """Where appending ends: the end of the data, and not into the buffer before now. None when no end is known.
+
+    When ingestion stops the watermark stops with it, so `now - watermark` tells the truth.
+    """
+    if table.max_last_ms is None:
+        return None
+    return min(now_ms - buffer_ms, table.max_last_ms + 1)
+
+
+def admits_a_bucket(view: ViewHeader, cutoff_ms: int | None) -> bool:
+    """Whether the cutoff lets any bucket at or past the watermark be appended."""
+    if view.watermark_ms is None or cutoff_ms is None:
+        return False
+    return view.watermark_ms + view.definition.bucket_ms <= cutoff_ms
+
+
+def vacant_starts(
+    view: ViewHeader, exists: Callable[[int], bool], cutoff_ms: int, *, newest_first: bool
+) -> Iterator[int]:
+    """VACANT buckets that end by the cutoff, from the watermark on."""
+    assert view.watermark_ms is not None
+    grid = view.definition.grid
+    first, last = view.watermark_ms, grid.start_of(cutoff_ms) - grid.width_ms
+    starts = range(first, last + 1, grid.width_ms)
+    return (start for start in (reversed(starts) if newest_first else starts) if not exists(start))
+
+
+def lane_of(start_ms: int, entry: Entry | None, *, grid: BucketGrid, cutoff_ms: int | None, live_buckets: int) -> Lane:
+    if cutoff_ms is not None and start_ms >= grid.start_of(cutoff_ms) - live_buckets * grid.width_ms:
+        return Lane.LIVE
+    return Lane.REPAIR if entry is not None and entry.ever_valid else Lane.BACKFILL
+
+
+def task_id(incarnation: str, start_ms: int, mode: Mode, source: Fingerprint) -> str:
+    """The same work has the same name, whoever asks for it, so duplicates collapse."""
+    text = f"{incarnation}/{start_ms}/{mode}/{source.count}/{source.hash}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def oldest_cause_first(entries: Mapping[int, Entry]) -> list[int]:
+    """STALE buckets in the order they are owed."""
+
+    def owed_since(start_ms: int) -> tuple[int, int]:
+        cause = entries[start_ms].cause
+        return (cause.marked_at_ms if cause else 0, start_ms)
+
+    return sorted(entries, key=owed_since)
+
+
+def fair(queues: Iterable[Sequence[T]]) -> Iterator[T]:
+    """One from each queue in turn, so that no view waits behind another's backlog."""
+    waiting = [iter(queue) for queue in queues]
+    while waiting:
+        still = []
+        for queue in waiting:
+            for item in queue:
+                yield item
+                still.append(queue)
+                break
+        waiting = still
