@@ -1,0 +1,330 @@
+"""Kafka behind the bus ports: a consumer-group member and an idempotent producer."""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import structlog
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from floodmark.bus.ports import CommitAnswer, Outgoing, Partition, RebalanceListener, Record
+from floodmark.contracts.topics import ALL_TOPICS, Topic
+from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
+
+log = structlog.get_logger()
+
+STATISTICS_EVERY_MS = 1_000
+ERROR_EVERY_S = 30
+
+# The group moved on without this member; its partitions are, or will be, read again by their next owner.
+_GROUP_MOVED_ON = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError._NO_OFFSET,
+        KafkaError._ASSIGNMENT_LOST,
+        KafkaError._STATE,
+    }
+)
+# The bus will never take such a message, however often it is sent.
+_NEVER_ACCEPTED = frozenset(
+    {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG_SIZE}
+)
+# Nothing left this process.
+_NEVER_SENT = frozenset(
+    {KafkaError._QUEUE_FULL, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._PURGE_QUEUE}
+)
+_NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaConnection:
+    """How to reach the cluster. `options` go to librdkafka as they are: TLS, SASL and whatever else a site needs."""
+
+    bootstrap: str
+    client_id: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = ""
+    """Stands before every topic and group, so that several installations can share one cluster."""
+
+    def qualified(self, name: str) -> str:
+        """A topic or group as Kafka knows it; inside this project it goes by its plain name."""
+        return f"{self.namespace}.{name}" if self.namespace else name
+
+    def at(self, partition: Partition, offset: int = OFFSET_INVALID) -> TopicPartition:
+        return TopicPartition(self.qualified(partition.topic), partition.number, offset)
+
+    def partition(self, topic: str, number: int) -> Partition:
+        return Partition(topic.removeprefix(f"{self.namespace}.") if self.namespace else topic, number)
+
+    def record(self, message: Message) -> Record | None:
+        """A message as a record; None for one that only reports an error."""
+        error = message.error()
+        if error is not None:
+            log.warning("bus_error_reported", error=error.str(), code=error.name())
+            return None
+        topic, number, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert number is not None
+        assert offset is not None
+        headers = cast(Sequence[tuple[str, bytes | None]], message.headers() or ())
+        return Record(self.partition(topic, number), offset, message.key(), message.value(), tuple(headers))
+
+    def client_config(self) -> dict[str, str | int | float | bool]:
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "client.id": self.client_id,
+            "reconnect.backoff.max.ms": 1_000,
+            # librdkafka would print some twenty lines a second about a broker that is away, past our own log.
+            # What it says at these levels also arrives at the error callback, or as an event of our own.
+            "log_level": 0,
+            **self.options,
+        }
+
+
+class Reachability:
+    """Whether any broker answers, from librdkafka's statistics, and a log that says so once and not at every try."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._reported: dict[int, float] = {}
+        self.reachable = True  # a source is made after the topics were
+        self._up = True
+
+    def on_statistics(self, text: str) -> None:
+        brokers = json.loads(text).get("brokers", {}).values()
+        up = any(broker["state"] == "UP" for broker in brokers)
+        # One look may fall into the making of the first connection, or between two: it takes two to be away.
+        was, self.reachable = self.reachable, up or self._up
+        self._up = up
+        if was and not self.reachable:
+            log.warning("kafka_unreachable", bootstrap=self._bootstrap)
+        elif self.reachable and not was:
+            log.info("kafka_reached", bootstrap=self._bootstrap)
+
+    def on_error(self, error: KafkaError) -> None:
+        """Refused connections, failed logins, unknown hosts: each kind once in a while, since each try repeats it."""
+        now_s = time.monotonic()
+        if now_s - self._reported.get(error.code(), -math.inf) >= ERROR_EVERY_S:
+            self._reported[error.code()] = now_s
+            log.warning("kafka_error_reported", code=error.name(), error=error.str())
+
+
+class KafkaSource:
+    """One member of a consumer group; offsets are committed by the pump alone."""
+
+    def __init__(
+        self, connection: KafkaConnection, *, group: str, session_timeout_ms: int, poll_interval_max_ms: int
+    ) -> None:
+        self._connection = connection
+        self._answered: Callable[[CommitAnswer], None] | None = None
+        self._reachability = Reachability(connection.bootstrap)
+        self._consumer = Consumer(
+            connection.client_config()
+            | {
+                "group.id": connection.qualified(group),
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest",
+                # Only the partitions that move are revoked; work on the others goes on through a rebalance.
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": session_timeout_ms,
+                "heartbeat.interval.ms": max(session_timeout_ms // 3, 1),
+                "max.poll.interval.ms": poll_interval_max_ms,
+                "statistics.interval.ms": STATISTICS_EVERY_MS,
+                "stats_cb": self._reachability.on_statistics,
+                "error_cb": self._reachability.on_error,
+                "on_commit": self._on_commit,
+            }
+        )
+
+    @property
+    def reachable(self) -> bool:
+        return self._reachability.reachable
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        self._consumer.subscribe(
+            [self._connection.qualified(topic) for topic in topics],
+            on_assign=lambda _, partitions: listener.assigned(self._partitions(partitions)),
+            on_revoke=lambda _, partitions: listener.revoked(self._partitions(partitions)),
+            on_lost=lambda _, partitions: listener.lost(self._partitions(partitions)),
+        )
+
+    def poll(self, *, records_max: int, timeout_ms: int) -> Sequence[Record]:
+        # `consume(n)` would wait for n records until its timeout; the first one is what should wake us.
+        records = []
+        message = self._consumer.poll(timeout_ms / 1000)
+        while message is not None:
+            if record := self._connection.record(message):
+                records.append(record)
+            if len(records) >= records_max:
+                break
+            message = self._consumer.poll(0)
+        return records
+
+    def pause(self, partitions: Collection[Partition]) -> None:
+        self._consumer.pause([self._connection.at(p) for p in partitions])
+
+    def resume(self, partitions: Collection[Partition]) -> None:
+        self._consumer.resume([self._connection.at(p) for p in partitions])
+
+    def commit(self, positions: Mapping[Partition, int]) -> bool:
+        try:
+            results = self._consumer.commit(offsets=self._offsets(positions), asynchronous=False)
+        except KafkaException as failure:
+            answer = _commit_answer([failure.args[0]])
+        else:
+            answer = _commit_answer([r.error for r in results if r.error is not None])
+        if isinstance(answer, Unavailable):
+            raise answer
+        return answer
+
+    def begin_commit(self, positions: Mapping[Partition, int], answered: Callable[[CommitAnswer], None]) -> None:
+        assert self._answered is None, "one commit at a time: a second one could be undone by the first"
+        self._answered = answered
+        try:
+            self._consumer.commit(offsets=self._offsets(positions), asynchronous=True)
+        except KafkaException as failure:
+            self._tell(_commit_answer([failure.args[0]]))
+
+    def _on_commit(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
+        errors = [error] if error is not None else [p.error for p in partitions if p.error is not None]
+        self._tell(_commit_answer(errors))
+
+    def _tell(self, answer: CommitAnswer) -> None:
+        if self._answered is not None:  # a commit that was waited for is reported here as well
+            answered, self._answered = self._answered, None
+            answered(answer)
+
+    def _offsets(self, positions: Mapping[Partition, int]) -> list[TopicPartition]:
+        return [self._connection.at(partition, offset) for partition, offset in positions.items()]
+
+    def _partitions(self, partitions: Collection[TopicPartition]) -> list[Partition]:
+        return [self._connection.partition(p.topic, p.partition) for p in partitions]
+
+    def close(self) -> None:
+        """Leave the group; the listener is told of the revoked partitions first."""
+        self._consumer.close()
+
+
+class KafkaPublisher:
+    """An idempotent producer. `publish` returns when the brokers have acknowledged every message."""
+
+    def __init__(self, connection: KafkaConnection, *, delivery_timeout_ms: int = 30_000) -> None:
+        self._connection = connection
+        self._timeout_ms = delivery_timeout_ms
+        self._producer = Producer(
+            connection.client_config()
+            | {
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 2,
+                "delivery.timeout.ms": delivery_timeout_ms,
+                "compression.type": "zstd",
+                "message.max.bytes": max(topic.record_bytes_max for topic in ALL_TOPICS),
+            }
+        )
+
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        receipt = _Receipt(len(messages))
+        for message in messages:
+            self._send(message, receipt)
+        # librdkafka reports every message by its own timeout; the extra second is for that report to arrive.
+        if not receipt.wait(self._producer, timeout_ms=self._timeout_ms + 1_000):
+            raise OutcomeUnknown(f"no answer for {receipt.open} of {len(messages)} messages to {messages[0].topic}")
+        if receipt.errors:
+            raise _publish_error(messages[0].topic, receipt.errors)
+
+    def _send(self, message: Outgoing, receipt: "_Receipt") -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    self._connection.qualified(message.topic),
+                    key=message.key,
+                    value=message.value,
+                    headers=list(message.headers),
+                    on_delivery=receipt.delivered,
+                )
+            except BufferError:
+                self._producer.poll(0.1)  # the local queue is full: let deliveries make room
+            except KafkaException as failure:
+                raise _publish_error(message.topic, [failure.args[0]]) from failure
+            else:
+                return
+
+    def close(self) -> None:
+        self._producer.flush(self._timeout_ms / 1000)
+
+
+class _Receipt:
+    """Counts the acknowledgements of one `publish`; callbacks may run in any thread that polls the producer."""
+
+    def __init__(self, expected: int) -> None:
+        self.open = expected
+        self.errors: list[KafkaError] = []
+        self._lock = threading.Lock()
+
+    def delivered(self, error: KafkaError | None, _: Message) -> None:
+        with self._lock:
+            self.open -= 1
+            if error is not None:
+                self.errors.append(error)
+
+    def wait(self, producer: Producer, *, timeout_ms: int) -> bool:
+        slices = max(timeout_ms // 50, 1)
+        for _ in range(slices):
+            if self.open == 0:
+                return True
+            producer.poll(0.05)
+        return self.open == 0
+
+
+def _publish_error(topic: str, errors: Sequence[KafkaError]) -> InvalidInput | Unavailable | OutcomeUnknown:
+    first = errors[0]
+    if first.code() in _NEVER_ACCEPTED:
+        return InvalidInput("bus-refuses", f"a message to {topic} was refused: {first.str()}")
+    if all(e.code() in _NEVER_SENT for e in errors):
+        return Unavailable(f"nothing was sent to {topic}: {first.str()}")
+    return OutcomeUnknown(f"{len(errors)} messages to {topic} may not have arrived: {first.str()}")
+
+
+def _commit_answer(errors: Sequence[KafkaError]) -> CommitAnswer:
+    if not errors:
+        return True
+    if all(e.code() in _GROUP_MOVED_ON for e in errors):
+        return False
+    return Unavailable(f"offsets not committed: {errors[0].str()}")
+
+
+def ensure_topics(connection: KafkaConnection, topics: Sequence[Topic], *, replication: int, timeout_s: float) -> None:
+    """Create the topics that are missing, with their own partitions and retention. What exists is left as it is."""
+    admin = AdminClient(connection.client_config())
+    wanted = [
+        NewTopic(
+            connection.qualified(topic.name),
+            num_partitions=topic.partitions,
+            replication_factor=replication,
+            config=topic.config,
+        )
+        for topic in topics
+    ]
+    for name, future in admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=timeout_s).items():
+        try:
+            future.result()
+            log.info("topic_created", topic=name)
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() in _NO_ANSWER:
+                raise Unavailable(f"no Kafka answered at {connection.bootstrap} within {timeout_s:g} s") from failure
+            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise Unavailable(f"topic {name} could not be created: {error.str()}") from failure

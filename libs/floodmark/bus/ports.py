@@ -1,0 +1,86 @@
+"""The bus as the services see it. The Kafka adapter implements these; so does the simulator's bus."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from floodmark.core.errors import Unavailable
+
+CommitAnswer = bool | Unavailable
+"""True: stored. False: the group moved on without us. Unavailable: not stored, try again later."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Partition:
+    topic: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as it lies in the log, undecoded."""
+
+    partition: Partition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Where this record lies; names it when its sender did not."""
+        return f"{self.partition.topic}/{self.partition.number}/{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    topic: str
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class RebalanceListener(Protocol):
+    """Told from inside `Source.poll`, in the polling thread."""
+
+    def assigned(self, partitions: Collection[Partition]) -> None: ...
+
+    def revoked(self, partitions: Collection[Partition]) -> None:
+        """The partitions go to someone else after this returns: the last moment to commit for them."""
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        """The partitions already belong to someone else: nothing may be committed for them."""
+
+
+class Source(Protocol):
+    """One member of a consumer group. Used by one thread."""
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None: ...
+
+    def poll(self, *, records_max: int, timeout_ms: int) -> Sequence[Record]:
+        """Up to `records_max` records; must be called often, also when full, or the member leaves its group."""
+
+    def pause(self, partitions: Collection[Partition]) -> None: ...
+
+    def resume(self, partitions: Collection[Partition]) -> None: ...
+
+    def commit(self, positions: Mapping[Partition, int]) -> bool:
+        """Store the positions. False: the group moved on without us, whoever has the partitions now reads again.
+
+        Raises Unavailable when the bus cannot be reached; the caller commits again later. A bus that hangs is waited
+        for, without polling: this is for the last moment, before partitions go.
+        """
+
+    def begin_commit(self, positions: Mapping[Partition, int], answered: Callable[[CommitAnswer], None]) -> None:
+        """Store the positions without waiting. `answered` is called here or in a later poll; one at a time."""
+
+    def close(self) -> None: ...
+
+
+class Publisher(Protocol):
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        """Return when every message is durable. Safe to call from several threads.
+
+        Raises InvalidInput for a message the bus will never take, Unavailable when none was sent, OutcomeUnknown
+        when some may have been.
+        """

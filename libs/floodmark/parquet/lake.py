@@ -1,0 +1,122 @@
+"""A table's location: a directory or an object-store prefix, listed and read through Arrow's filesystems."""
+
+import errno
+import os
+import posixpath
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from pyarrow import ArrowInvalid, NativeFile
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, SubTreeFileSystem
+
+from floodmark.core.errors import InvalidInput, Unavailable
+
+# What no later try would change. Anything else may be the store or the network having a bad moment.
+_HOPELESS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """One file below the location. The stamp changes when the file does, as far as its store can tell."""
+
+    path: str
+    bytes: int
+    stamp: str
+
+
+class Lake:
+    """The files of one location. Paths are relative to it, with forward slashes, and never lead out of it."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location.rstrip("/") or "/"
+        if "://" not in location and not location.startswith("/"):
+            raise InvalidInput("location", f"location {location!r} must be an absolute path or a URI")
+        try:
+            store, base = FileSystem.from_uri(location) if "://" in location else (LocalFileSystem(), location)
+        except (ArrowInvalid, OSError, NotImplementedError) as error:
+            raise InvalidInput("location", f"location {location!r} cannot be opened: {error}") from error
+        self._local_base = base if isinstance(store, LocalFileSystem) else None
+        self._files = SubTreeFileSystem(base, store)
+
+    def relative(self, path: str) -> str:
+        """The path below this location, or a refusal for one that lies or leads elsewhere."""
+        below = self._below(path) if "://" in path else path
+        parts = PurePosixPath(below).parts
+        if not parts or below.startswith("/") or ".." in parts or "\x00" in below or "\\" in below:
+            raise self._outside(path)
+        return posixpath.normpath(below)
+
+    def _below(self, uri: str) -> str:
+        own = self.location if "://" in self.location else f"file://{self.location}"
+        mine, theirs = urlsplit(own), urlsplit(uri)
+        # Keys of an object store are written as they are; in a file URI a percent sign begins an escape.
+        path = unquote(theirs.path) if theirs.scheme == "file" else theirs.path
+        prefix = mine.path.rstrip("/") + "/"
+        if (mine.scheme, mine.netloc) != (theirs.scheme, theirs.netloc) or not path.startswith(prefix):
+            raise self._outside(uri)
+        return path.removeprefix(prefix)
+
+    def _outside(self, path: str) -> InvalidInput:
+        return InvalidInput("outside-location", f"{path!r} does not lie below {self.location}")
+
+    def files(self, glob: str) -> Iterator[LakeFile]:
+        """Every file below the location whose name fits.
+
+        Left out are hidden files, those of unfinished writers, and names that are not UTF-8: none could be announced.
+        """
+        try:
+            found = self._files.get_file_info(FileSelector("", recursive=True, allow_not_found=False))
+        except OSError as error:
+            raise Unavailable(f"location {self.location} cannot be listed: {error}") from error
+        for info in found:
+            path = _path_of(info)
+            hidden = any(part[0] in "._" for part in PurePosixPath(path).parts)
+            if info.type is FileType.File and not hidden and fnmatchcase(posixpath.basename(path), glob):
+                yield _lake_file(info)
+
+    def file(self, path: str) -> LakeFile | None:
+        """One file as it is now; None when there is none."""
+        with self.reading(path):
+            info = self._files.get_file_info(self._inside(path))
+        return _lake_file(info) if info.type is FileType.File else None
+
+    def open(self, path: str) -> NativeFile:
+        with self.reading(path):
+            return self._files.open_input_file(self._inside(path))
+
+    @contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """What the store says while a file is looked at or read, sorted by what can be done about it."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise InvalidInput("file-absent", f"{path} is not in {self.location}") from error
+        except OSError as error:
+            if error.errno in _HOPELESS:
+                why = os.strerror(error.errno)
+                raise InvalidInput("file-unreadable", f"{path} in {self.location} cannot be read: {why}") from error
+            raise Unavailable(f"{path} in {self.location} cannot be read: {error}") from error
+
+    def _inside(self, path: str) -> str:
+        """The relative path, having made sure that no symbolic link on the way leads out of the location."""
+        relative = self.relative(path)
+        if self._local_base is not None:
+            real, base = os.path.realpath(f"{self._local_base}/{relative}"), os.path.realpath(self._local_base)
+            if not real.startswith(base.rstrip("/") + "/"):
+                raise InvalidInput("outside-location", f"{path!r} is a link that leads out of {self.location}")
+        return relative
+
+
+def _path_of(info: FileInfo) -> str:
+    try:
+        return str(info.path)
+    except UnicodeDecodeError:
+        return "_"  # as good as hidden
+
+
+def _lake_file(info: FileInfo) -> LakeFile:
+    return LakeFile(info.path, info.size or 0, f"{info.size}:{info.mtime_ns}")
