@@ -1,0 +1,317 @@
+"""How nodes are written: one byte of format version, then zstd over msgpack with short field names.
+
+Readers ignore fields they do not know, so fields may be added. Anything else is a new format version; old versions
+always decode, and a newer one than this code knows is refused by name, because guessing could lose a change.
+
+A shard is written in blocks of 16 buckets, each a node of its own inside the shard's, so that a commit encodes the
+blocks it changed and passes the others on. Consecutive buckets of a block with equal entries, such as an empty stretch,
+are stored once with a run length.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgpack
+import zstandard
+
+from floodmark.core.buckets import BucketGrid, Cause, DataFile, Entry, Shard, State
+from floodmark.core.errors import InvalidInput
+from floodmark.core.fingerprint import Fingerprint
+from floodmark.core.intervals import Interval
+from floodmark.core.registry import Event, ReportedChange
+from floodmark.core.segments import Segment, Slice
+from floodmark.core.tables import CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader, ViewStatus
+
+FORMAT = 1
+BUCKETS_PER_BLOCK = 16
+_PLAIN_BYTES_MAX = 64 * 1024 * 1024
+_STATES = {"V": State.VALID, "S": State.STALE}
+_STATE_CODES = {state: code for code, state in _STATES.items()}
+T = TypeVar("T")
+
+
+class _PerThread(threading.local):
+    """Making these costs more than using them on most nodes, and each serves only one thread at a time."""
+
+    def __init__(self) -> None:
+        self.packer = msgpack.Packer()
+        self.compressor = zstandard.ZstdCompressor(level=1)
+        self.wrapper = zstandard.ZstdCompressor(level=-5)  # for what is compressed already
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_tools = _PerThread()
+
+
+def pack(value: object) -> bytes:
+    return bytes([FORMAT]) + _tools.compressor.compress(_tools.packer.pack(value))
+
+
+def unpack(data: bytes, *, what: str) -> Any:
+    if not data:
+        raise InvalidInput("format", f"{what} is empty")
+    if data[0] != FORMAT:
+        raise InvalidInput("format", f"{what} has format {data[0]}, this version of floodmark knows {FORMAT} and older")
+    try:
+        plain = _tools.decompressor.decompress(data[1:], max_output_size=_PLAIN_BYTES_MAX)
+        return msgpack.unpackb(plain, strict_map_key=False)
+    except (zstandard.ZstdError, ValueError, TypeError, MemoryError, msgpack.UnpackException) as error:
+        # Garbled bytes may also claim a map for a key, or more content than there is memory.
+        raise InvalidInput("format", f"{what} cannot be decoded: {error}") from error
+
+
+def decoding(what: str, build: Callable[[], T]) -> T:
+    """Name the node when one of its fields is missing or of the wrong type."""
+    try:
+        return build()
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InvalidInput("format", f"{what} lacks or garbles a field: {type(error).__name__} {error}") from error
+
+
+# -- registry ------------------------------------------------------------------------------------------------------
+
+
+def encode_slice(listed: Slice, changed_at_version: int) -> bytes:
+    """A slice and the registry version of its last change: a reader sees whether it is newer than its header."""
+    rows = [[s.name, s.crc, s.start_ms, s.last_ms, s.path, s.rows, s.bytes, s.stamp] for s in listed]
+    return pack({"at": changed_at_version, "segments": rows})
+
+
+def decode_slice(data: bytes, *, what: str) -> tuple[Slice, int]:
+    raw = unpack(data, what=what)
+    return decoding(what, lambda: (Slice.of(Segment(*row[:8]) for row in raw["segments"]), int(raw["at"])))
+
+
+def encode_table(header: TableHeader) -> bytes:
+    d = header.definition
+    return pack(
+        {
+            "name": d.name,
+            "location": d.location,
+            "time_column": d.time_column,
+            "slice_span_ms": d.slice_span_ms,
+            "columns": [list(column) for column in d.columns],
+            "properties": dict(d.properties),
+            "version": header.version,
+            "min_start_ms": header.min_start_ms,
+            "max_last_ms": header.max_last_ms,
+            "segment_count": header.segment_count,
+            "recent": [[version, list(keys)] for version, keys in header.recent],
+            "traces": list(header.traces),
+        }
+    )
+
+
+def decode_table(data: bytes, *, what: str) -> TableHeader:
+    raw = unpack(data, what=what)
+    return decoding(
+        what,
+        lambda: TableHeader(
+            definition=TableDefinition(
+                name=raw["name"],
+                location=raw["location"],
+                time_column=raw["time_column"],
+                slice_span_ms=raw["slice_span_ms"],
+                columns=tuple((name, kind) for name, kind in raw["columns"]),
+                properties=raw["properties"],
+            ),
+            version=raw["version"],
+            min_start_ms=raw["min_start_ms"],
+            max_last_ms=raw["max_last_ms"],
+            segment_count=raw["segment_count"],
+            recent=tuple((version, tuple(keys)) for version, keys in raw["recent"]),
+            traces=tuple(raw.get("traces", ())),
+        ),
+    )
+
+
+def encode_event(event: Event) -> bytes:
+    changes = [[c.action, c.name, c.crc, _pairs(c.ranges), c.trace_id] for c in event.changes]
+    return pack(
+        {
+            "id": event.event_id,
+            "table": event.table,
+            "version": event.version,
+            "at_ms": event.registered_at_ms,
+            "trace": event.trace_id,
+            "changes": changes,
+        }
+    )
+
+
+def _pairs(ranges: tuple[Interval, ...] | None) -> list[list[int]] | None:
+    return None if ranges is None else [[i.start_ms, i.end_ms] for i in ranges]
+
+
+def decode_event(data: bytes, *, what: str) -> Event:
+    raw = unpack(data, what=what)
+
+    def change(row: list[Any]) -> ReportedChange:
+        action, name, crc, ranges = row[:4]
+        intervals = None if ranges is None else tuple(Interval(a, b) for a, b in ranges)
+        return ReportedChange(action, name, crc, intervals, *row[4:5])
+
+    return decoding(
+        what,
+        lambda: Event(
+            raw["id"],
+            raw["table"],
+            raw["version"],
+            raw["at_ms"],
+            raw["trace"],
+            tuple(change(row) for row in raw["changes"]),
+        ),
+    )
+
+
+# -- views ---------------------------------------------------------------------------------------------------------
+
+
+def encode_view(header: ViewHeader) -> bytes:
+    d = header.definition
+    return pack(
+        {
+            "name": d.name,
+            "table": d.table,
+            "select": d.select,
+            "hash": d.hash,
+            "bucket_ms": d.bucket_ms,
+            "location": d.location,
+            "coverage": str(d.coverage),
+            "properties": dict(d.properties),
+            "incarnation": header.incarnation,
+            "created_at_ms": header.created_at_ms,
+            "coverage_start_ms": header.coverage_start_ms,
+            "watermark_ms": header.watermark_ms,
+            "status": str(header.status),
+        }
+    )
+
+
+def decode_view(data: bytes, *, what: str) -> ViewHeader:
+    raw = unpack(data, what=what)
+    return decoding(
+        what,
+        lambda: ViewHeader(
+            definition=ViewDefinition(
+                name=raw["name"],
+                table=raw["table"],
+                select=raw["select"],
+                hash=raw["hash"],
+                bucket_ms=raw["bucket_ms"],
+                location=raw["location"],
+                coverage=CoverageMode(raw["coverage"]),
+                properties=raw["properties"],
+            ),
+            incarnation=raw["incarnation"],
+            created_at_ms=raw["created_at_ms"],
+            coverage_start_ms=raw["coverage_start_ms"],
+            watermark_ms=raw["watermark_ms"],
+            status=ViewStatus(raw["status"]),
+        ),
+    )
+
+
+def encode_shard(shard: Shard, grid: BucketGrid) -> bytes:
+    """`{"blocks": [block, ...]}`, each block `{"runs": [[first, count, entry], ...]}`, packed by itself."""
+    span_ms = BUCKETS_PER_BLOCK * grid.width_ms
+    blocks = []
+    for number in sorted({start_ms // span_ms for start_ms in shard.entries}):
+        starts = range(number * span_ms, (number + 1) * span_ms, grid.width_ms)
+        block = shard.encoded.get(starts)
+        if block is None:
+            block = shard.encoded[starts] = _encode_block(shard, starts)
+        blocks.append(block)
+    return bytes([FORMAT]) + _tools.wrapper.compress(_tools.packer.pack({"blocks": blocks}))
+
+
+def _encode_block(shard: Shard, starts: range) -> bytes:
+    entries = shard.entries
+    encoded = [(start_ms, encode_entry(entries[start_ms])) for start_ms in starts if start_ms in entries]
+    return pack({"runs": list(_stretches(encoded, starts.step))})
+
+
+def decode_shard(data: bytes, grid: BucketGrid, *, what: str) -> Shard:
+    raw = unpack(data, what=what)
+    if not isinstance(raw, dict):
+        raise InvalidInput("format", f"{what} is no shard but a {type(raw).__name__}")
+    # The first shards were one block without a shard around it.
+    blocks = [raw] if "runs" in raw else decoding(what, lambda: [unpack(block, what=what) for block in raw["blocks"]])
+
+    def entries() -> Iterable[tuple[int, Entry]]:
+        for first, count, fields in (run for block in blocks for run in block["runs"]):
+            entry = decode_entry(fields, what=f"{what} bucket {first}")
+            for n in range(count):
+                yield first + n * grid.width_ms, entry
+
+    return decoding(what, lambda: Shard(dict(entries())))
+
+
+def runs(shard: Shard, grid: BucketGrid) -> Iterable[tuple[int, int, Entry]]:
+    """(first bucket, how many, entry) for each stretch of neighbours with one and the same entry."""
+    return _stretches(shard, grid.width_ms)
+
+
+def _stretches(values: Iterable[tuple[int, T]], width_ms: int) -> Iterator[tuple[int, int, T]]:
+    first_ms, count, last = 0, 0, None
+    for start_ms, value in values:
+        if last is not None and value == last and start_ms == first_ms + count * width_ms:
+            count += 1
+            continue
+        if last is not None:
+            yield first_ms, count, last
+        first_ms, count, last = start_ms, 1, value
+    if last is not None:
+        yield first_ms, count, last
+
+
+def encode_entry(entry: Entry) -> dict[str, Any]:
+    built = entry.fingerprint
+    fields: dict[str, Any] = {"s": _STATE_CODES[entry.state]}
+    if built is not None:
+        fields |= {
+            "f": (built.count, built.hash),
+            "v": dict(entry.slice_versions),
+            "a": entry.attempt_id,
+            "d": entry.definition_hash,
+            "t": entry.refreshed_at_ms,
+        }
+    if entry.files:
+        fields["p"] = [(f.name, f.rows, f.bytes) for f in entry.files]
+    if entry.cause is not None:
+        c = entry.cause
+        fields["c"] = [c.kind, c.event_id, c.marked_at_ms, c.place, list(c.segments), c.trace_id]
+    return fields
+
+
+def decode_entry(fields: Mapping[str, Any], *, what: str) -> Entry:
+    state = _STATES.get(fields.get("s", ""))
+    if state is None:
+        raise InvalidInput(
+            "entry-state", f"{what} has state {fields.get('s')!r}, it must be one of {', '.join(_STATES)}"
+        )
+    return decoding(what, lambda: _entry(state, fields))
+
+
+def _entry(state: State, fields: Mapping[str, Any]) -> Entry:
+    built = fields.get("f")
+    cause = fields.get("c")
+    if state is State.VALID and built is None:
+        raise ValueError("a VALID entry needs a fingerprint")
+    return Entry(
+        state=state,
+        ever_valid=built is not None,
+        fingerprint=Fingerprint(*built[:2]) if built is not None else None,
+        slice_versions=fields.get("v", {}),
+        files=tuple(DataFile(*row[:3]) for row in fields.get("p", ())),
+        attempt_id=fields.get("a", ""),
+        definition_hash=fields.get("d", ""),
+        refreshed_at_ms=fields.get("t", 0),
+        cause=_cause(cause) if cause is not None else None,
+    )
+
+
+def _cause(row: list[Any]) -> Cause:
+    kind, event_id, marked_at_ms, place, segments = row[:5]
+    return Cause(kind, event_id, marked_at_ms, place, tuple(segments), row[5] if len(row) > 5 else "")

@@ -1,0 +1,292 @@
+"""Making buckets VALID, from a build or by a revert, in one multi that checks the source as well.
+
+    check  every registry slice the buckets overlap, at the versions the fingerprints were read at    INV-3, INV-4
+    check  the fence of the view's incarnation                                                        INV-13
+    set    the shards of the buckets                                                                  INV-2
+    set    the header, when the watermark moves, or check it when this write could be next in line    INV-5
+    check  the other shards that were looked into to find where the run of buckets ends
+
+The first try trusts what the attempt already knows: the versions it built from and the nodes it last saw. Everything
+it relies on is checked in the write, so being wrong costs a second try, in which all of it is read again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
+
+from floodmark.core import transitions, watermark
+from floodmark.core.buckets import Entry, Shard
+from floodmark.core.errors import InvalidInput
+from floodmark.core.intervals import Interval
+from floodmark.core.tables import ViewHeader
+from floodmark.core.transitions import Build, Changed, Decision, Mode, Reason, Rejected, Source
+from floodmark.ledger import paths
+from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
+from floodmark.ledger.registry import Registry
+from floodmark.ledger.store import Check, Committed, Op
+from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, SeenShard
+
+BUILDS_PER_COMMIT_MAX = 1024
+
+Decisions = Mapping[int, Decision]
+"""What became of each bucket: Changed (written now), AlreadyTrue (by this very attempt) or Rejected."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The decisions on one group of builds, and the shards they lead to."""
+
+    decisions: dict[int, Decision]
+    changed: dict[int, Entry]
+    shards: dict[int, Shard]
+    data_end: "_DataEnd | None"
+
+    @property
+    def slice_versions(self) -> dict[str, int]:
+        """The slices that what is to be written was built from, and at which versions."""
+        versions = _merged(entry.slice_versions for entry in self.changed.values())
+        assert versions, "a commit that checks no source, or two versions of one, could make anything VALID"
+        return versions
+
+
+class _DataEnd:
+    """Where the data of a table ends, as far as one try has to know it. The table's header is read at most once."""
+
+    def __init__(self, registry: Registry, table: str) -> None:
+        self._registry = registry
+        self._table = table
+        self._read = cache(lambda: registry.header(table).max_last_ms)
+
+    def reaching(self, time_ms: int, checked: Mapping[str, int]) -> int | None:
+        """The end of the data, or an earlier one that is not before this time.
+
+        What the slices list does without the header: the write checks their versions, so it holds at that instant.
+        """
+        listed_ms = self._registry.listed_end(self._table, checked)
+        if listed_ms is not None and listed_ms >= time_ms:
+            return listed_ms
+        last_ms = self._read()
+        return None if last_ms is None else last_ms + 1
+
+
+class Commits:
+    """The committing half of the views' state."""
+
+    def __init__(self, engine: Engine, budgets: Budgets, registry: Registry, memory: Memory) -> None:
+        self._engine = engine
+        self._budgets = budgets
+        self._registry = registry
+        self._memory = memory
+
+    def commit(self, view: str, incarnation: str, builds: Sequence[Build]) -> Outcome[Decisions]:
+        """Commit finished builds of one view. One bucket's rejection does not take the others down."""
+        _check_group(view, builds)
+        trusting = True
+
+        def attempt() -> Done[Decisions] | Write[Decisions]:
+            look, group = self._decide(view, incarnation, builds, trusting=trusting)
+            if look.remembered and len(group.changed) < len(builds):
+                look, group = self._decide(view, incarnation, builds, trusting=False)
+            if not group.changed:
+                return Done(group.decisions)
+            return self._write(view, look, group, trusting=trusting)
+
+        def forget() -> None:
+            nonlocal trusting
+            trusting = False
+            self._memory.forget(view)
+
+        return self._engine.run(f"commit {_summary(view, builds)}", self._budgets.critical, attempt, forget=forget)
+
+    def revert(self, view: str, incarnation: str, start_ms: int) -> Outcome[bool]:
+        """STALE -> VALID if the source is what the bucket was built from; True when this call did it."""
+
+        def attempt() -> Done[bool] | Write[bool]:
+            look = Look(self._engine.store, self._memory, view, trusting=False)
+            header = look.active(incarnation)
+            if header is None:
+                return Done(result=False)
+            grid = header.definition.grid
+            seen = look.shards([grid.shard_of(start_ms)])
+            live = self._registry.read_window(header.definition.table, grid.window(start_ms)).source
+            decision = transitions.revert(seen[grid.shard_of(start_ms)].shard.get(start_ms), live)
+            if not isinstance(decision, Changed):
+                return Done(result=False)
+            data_end = _DataEnd(self._registry, header.definition.table)
+            group = _grouped(grid.by_shard([start_ms]), seen, {start_ms: decision}, data_end)
+            write = self._write(view, look, group, trusting=False)
+            return Write(write.ops, result=True, on_committed=write.on_committed)
+
+        name = f"revert {view} bucket {start_ms}"
+        return self._engine.run(name, self._budgets.revert, attempt, forget=lambda: self._memory.forget(view))
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def _decide(self, view: str, incarnation: str, builds: Sequence[Build], *, trusting: bool) -> tuple[Look, _Group]:
+        look = Look(self._engine.store, self._memory, view, trusting=trusting)
+        header = look.active(incarnation)
+        if header is None:
+            return look, _Group({b.start_ms: Rejected(Reason.DROPPED) for b in builds}, {}, {}, None)
+        by_start = {b.start_ms: b for b in builds}
+        by_shard = header.definition.grid.by_shard(by_start)
+        seen = look.shards(list(by_shard))
+        # The write checks the versions a build was read at, so it may be taken for its own live source.
+        own = trusting and self._name_their_slices(header, builds)
+        sources: Mapping[int, Source | Build] = by_start if own else self._live(header, builds)
+        data_end = _DataEnd(self._registry, header.definition.table)
+        decisions: dict[int, Decision] = {}
+        for number, starts in by_shard.items():
+            entries = seen[number].shard.entries
+            for start_ms in starts:
+                build = by_start[start_ms]
+                decision = transitions.commit(entries.get(start_ms), build, sources[start_ms])
+                if build.mode is Mode.APPEND and isinstance(decision, Changed):
+                    decision = _appendable(header, start_ms, decision, data_end)
+                decisions[start_ms] = decision
+        return look, _grouped(by_shard, seen, decisions, data_end)
+
+    def _live(self, header: ViewHeader, builds: Sequence[Build]) -> dict[int, Source]:
+        """The source of each bucket as it is now, read in this very try."""
+        windows = [header.definition.grid.window(b.start_ms) for b in builds]
+        read = self._registry.read_windows(header.definition.table, windows)
+        return {b.start_ms: r.source for b, r in zip(builds, read, strict=True)}
+
+    def _name_their_slices(self, header: ViewHeader, builds: Sequence[Build]) -> bool:
+        """Whether the builds name every slice their windows touch, and agree on its version.
+
+        A slice left out would not be checked (INV-3).
+        """
+        slices = self._registry.definition(header.definition.table).grid
+        for versions, alike in groupby(builds, key=lambda b: b.slice_versions):
+            starts = [b.start_ms for b in alike]
+            hull = Interval(min(starts), max(starts) + header.definition.bucket_ms)
+            if not versions.keys() >= set(slices.keys_for_window(hull)):
+                return False
+        return _merged(b.slice_versions for b in builds) is not None
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def _write(self, view: str, look: Look, group: _Group, *, trusting: bool) -> Write[Decisions]:
+        header = look.header
+        assert header is not None
+        table, checked = header.definition.table, group.slice_versions
+        ops: list[Op] = [look.check_fence()]
+        ops += [Check(paths.slice_(table, key), version) for key, version in checked.items()]
+        ops += [look.set_shard(number, shard) for number, shard in group.shards.items()]
+        moved, watermark_ops = _watermark(look, header, group, checked)
+        ops += watermark_ops
+        kept = self._keeper(view, header.incarnation, moved, group.shards, ops)
+        return Write(ops, group.decisions, kept, from_memory=trusting)
+
+    def _keeper(
+        self, view: str, incarnation: str, moved: ViewHeader | None, shards: Mapping[int, Shard], ops: Sequence[Op]
+    ) -> "_Keeper":
+        return _Keeper(self._memory, view, incarnation, moved, shards, [op.path for op in ops])
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeper:
+    """Remembers what a committed write left behind, so that the next one need not read it."""
+
+    memory: Memory
+    view: str
+    incarnation: str
+    header: ViewHeader | None
+    shards: Mapping[int, Shard]
+    op_paths: Sequence[str]
+
+    def __call__(self, committed: Committed) -> None:
+        versions = dict(zip(self.op_paths, committed.versions, strict=True))
+        for number, shard in self.shards.items():
+            seen = SeenShard(shard, versions[paths.shard(self.view, number)])
+            self.memory.keep_shard(self.view, self.incarnation, number, seen)
+        version = versions.get(paths.view(self.view))
+        if self.header is not None and version is not None:
+            self.memory.keep_header(self.view, SeenHeader(self.header, version))
+
+
+def _appendable(header: ViewHeader, start_ms: int, decision: Changed, data_end: _DataEnd) -> Decision:
+    """An append, unless something beside its bucket is against it: no watermark to move, or one past the data."""
+    if header.watermark_ms is None:
+        return Rejected(Reason.NOT_COVERED)
+    bucket_end_ms = header.definition.grid.window(start_ms).end_ms
+    data_end_ms = data_end.reaching(bucket_end_ms, decision.entry.slice_versions)
+    if data_end_ms is None or bucket_end_ms > data_end_ms:
+        return Rejected(Reason.BEYOND_SOURCE)
+    return decision
+
+
+def _grouped(
+    by_shard: Mapping[int, Sequence[int]],
+    seen: Mapping[int, SeenShard],
+    decisions: dict[int, Decision],
+    data_end: _DataEnd,
+) -> _Group:
+    changed = {start: d.entry for start, d in decisions.items() if isinstance(d, Changed)}
+    shards = {
+        number: seen[number].shard.put(own)
+        for number, starts in by_shard.items()
+        if (own := {start: changed[start] for start in starts if start in changed})
+    }
+    return _Group(decisions, changed, shards, data_end)
+
+
+def _watermark(
+    look: Look, header: ViewHeader, group: _Group, checked: Mapping[str, int]
+) -> tuple[ViewHeader | None, list[Op]]:
+    """The header to set, if the watermark moves, and what must be checked for it to be right."""
+    if header.watermark_ms is None:
+        return None, []
+    grid = header.definition.grid
+    visited: set[int] = set()
+
+    def entry_at(start_ms: int) -> Entry | None:
+        number = grid.shard_of(start_ms)
+        visited.add(number)
+        shard = group.shards[number] if number in group.shards else look.shard(number)
+        return shard.get(start_ms)
+
+    reached_ms = watermark.advanced(header.watermark_ms, grid, entry_at)
+    if reached_ms > header.watermark_ms:
+        # Entries may outlive the end of the data they were built from; the watermark stays within it (INV-5).
+        assert group.data_end is not None
+        data_end_ms = group.data_end.reaching(reached_ms, checked)
+        reached_ms = header.watermark_ms if data_end_ms is None else min(reached_ms, grid.start_of(data_end_ms))
+    if reached_ms > header.watermark_ms:
+        moved = replace(header, watermark_ms=reached_ms)
+        return moved, [look.set_header(moved), *(look.check_shard(n) for n in sorted(visited - group.shards.keys()))]
+    depends = any(
+        watermark.depends_on_header(
+            start_ms, watermark_ms=header.watermark_ms, grid=grid, shard=group.shards[grid.shard_of(start_ms)]
+        )
+        for start_ms in group.changed
+        if start_ms >= header.watermark_ms
+    )
+    return None, [look.check_header()] if depends else []
+
+
+def _merged(listed: Iterable[Mapping[str, int]]) -> dict[str, int] | None:
+    """All these slices and their versions; None when one of them is listed at two."""
+    merged: dict[str, int] = {}
+    last: Mapping[str, int] = {}
+    for versions in listed:
+        if versions == last:  # neighbours nearly always were built from the same slices
+            continue
+        last = versions
+        if any(merged.setdefault(key, version) != version for key, version in versions.items()):
+            return None
+    return merged
+
+
+def _check_group(view: str, builds: Sequence[Build]) -> None:
+    if not 1 <= len(builds) <= BUILDS_PER_COMMIT_MAX:
+        raise InvalidInput("group", f"a commit to {view} has {len(builds)} builds, 1 to {BUILDS_PER_COMMIT_MAX} go")
+    if len({b.start_ms for b in builds}) < len(builds):
+        raise InvalidInput("group", f"a commit to {view} has two builds of one bucket")
+
+
+def _summary(view: str, builds: Sequence[Build]) -> str:
+    return f"{builds[0].mode} of {view} bucket {builds[0].start_ms}" + (
+        f" and {len(builds) - 1} more" if len(builds) > 1 else ""
+    )

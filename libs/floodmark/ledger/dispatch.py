@@ -1,0 +1,167 @@
+"""Dispatch records in ZooKeeper, sharded as the buckets are. The decisions are in core/dispatch.py."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from floodmark.core import dispatch
+from floodmark.core.dispatch import Policy, Progress, Record, Refusal
+from floodmark.core.tables import ViewHeader
+from floodmark.ledger import codec, paths
+from floodmark.ledger.engine import Budgets, Done, Engine, Write
+from floodmark.ledger.store import Check, Create, Op, Set
+
+Records = Mapping[int, Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    start_ms: int
+    task_id: str
+    lane: str
+
+
+class Dispatch:
+    def __init__(self, engine: Engine, budgets: Budgets) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._budgets = budgets
+
+    def records(self, view: str) -> dict[int, Record]:
+        """Every record of a view, by bucket start."""
+        numbers = sorted(int(name) for name in self._store.children(paths.dispatch(view)))
+        nodes = self._store.read_many([paths.dispatch_shard(view, n) for n in numbers])
+        found: dict[int, Record] = {}
+        for number, node in zip(numbers, nodes, strict=True):
+            if node is not None:
+                found |= decode_records(node.data, what=paths.dispatch_shard(view, number))
+        return found
+
+    def offer(
+        self,
+        view: ViewHeader,
+        offers: Collection[Offer],
+        *,
+        alive: Collection[str],
+        policy: Policy,
+        offered_by: str = "",
+    ) -> dict[int, Record | Refusal]:
+        """Record that these tasks are given out: those whose record is now OFFERED are to be sent, no other.
+
+        One write for each shard.
+        """
+        results: dict[int, Record | Refusal] = {}
+        by_start = {o.start_ms: o for o in offers}
+        for number, starts in view.definition.grid.by_shard(by_start).items():
+
+            def change(records: Records, now_ms: int, starts: Collection[int] = starts) -> Records:
+                for start_ms in starts:
+                    o = by_start[start_ms]
+                    if start_ms in records and records[start_ms] == results.get(start_ms):
+                        continue  # our own offer of an earlier try, whose answer was lost
+                    results[start_ms] = dispatch.offer(
+                        records.get(start_ms),
+                        task_id=o.task_id,
+                        lane=o.lane,
+                        now_ms=now_ms,
+                        alive=alive,
+                        policy=policy,
+                        offered_by=offered_by,
+                    )
+                made = {s: r for s in starts if isinstance(r := results[s], Record)}
+                return {**records, **made}
+
+            if self._change(view, number, change) is None:
+                results.update(dict.fromkeys(starts, Refusal.DROPPED))
+        return results
+
+    def claim(self, view: ViewHeader, start_ms: int, *, task_id: str, worker: str) -> bool:
+        """A worker takes a task. False: the record is gone or another task's; the entry says what the task is worth."""
+        return self._change_one(
+            view,
+            start_ms,
+            lambda record, now_ms: dispatch.claim(record, task_id=task_id, worker=worker, now_ms=now_ms),
+        )
+
+    def fail(
+        self, view: ViewHeader, start_ms: int, *, task_id: str, error: str, policy: Policy, frozen: bool = False
+    ) -> bool:
+        """A try failed: back off, or quarantine the bucket with its error."""
+        return self._change_one(
+            view,
+            start_ms,
+            lambda record, now_ms: dispatch.fail(
+                record, task_id=task_id, error=error, now_ms=now_ms, policy=policy, frozen=frozen
+            ),
+        )
+
+    def finish(self, view: ViewHeader, start_ms: int, *, task_id: str) -> bool:
+        """The task is done with, whoever did it."""
+        return self._remove(view, start_ms, lambda record: record.task_id == task_id)
+
+    def finish_all(self, view: ViewHeader, task_ids: Mapping[int, str]) -> None:
+        """These tasks are done with, by bucket start. One write for each shard."""
+        for number, starts in view.definition.grid.by_shard(task_ids).items():
+
+            def change(records: Records, _: int, starts: Collection[int] = starts) -> Records:
+                done = {s for s in starts if s in records and records[s].task_id == task_ids[s]}
+                return {s: r for s, r in records.items() if s not in done}
+
+            self._change(view, number, change)
+
+    def release(self, view: ViewHeader, start_ms: int) -> bool:
+        """Let a quarantined bucket be tried again, from the beginning."""
+        return self._remove(view, start_ms, lambda record: record.progress is Progress.QUARANTINED)
+
+    # -- the one way to change records -----------------------------------------------------------------------------
+
+    def _change_one(
+        self, view: ViewHeader, start_ms: int, decide: Callable[[Record | None, int], Record | None]
+    ) -> bool:
+        def change(records: Records, now_ms: int) -> Records:
+            record = decide(records.get(start_ms), now_ms)
+            return records if record is None else {**records, start_ms: record}
+
+        return bool(self._change(view, view.definition.grid.shard_of(start_ms), change))
+
+    def _remove(self, view: ViewHeader, start_ms: int, wanted: Callable[[Record], bool]) -> bool:
+        def change(records: Records, _: int) -> Records:
+            record = records.get(start_ms)
+            if record is None or not wanted(record):
+                return records
+            return {s: r for s, r in records.items() if s != start_ms}
+
+        return bool(self._change(view, view.definition.grid.shard_of(start_ms), change))
+
+    def _change(self, view: ViewHeader, number: int, change: Callable[[Records, int], Records]) -> bool | None:
+        """Change the records of one shard; False when nothing was to change, None when this incarnation is gone."""
+        name = view.definition.name
+        path, fence = paths.dispatch_shard(name, number), paths.fence(name, view.incarnation)
+
+        def attempt() -> Done[bool | None] | Write[bool | None]:
+            node, standing = self._store.read_many([path, fence])
+            if standing is None:
+                return Done(None)
+            records = {} if node is None else decode_records(node.data, what=path)
+            changed = change(records, self._engine.clock.now_ms())
+            if changed == records:
+                return Done(result=False)
+            data = _encode(changed)
+            write: Op = Create(path, data) if node is None else Set(path, data, node.version)
+            return Write([Check(fence, 0), write], result=True)
+
+        return self._engine.run(f"dispatch record of {name}", self._budgets.critical, attempt).result
+
+
+def _encode(records: Records) -> bytes:
+    return codec.pack({"records": [_row(start_ms, record) for start_ms, record in sorted(records.items())]})
+
+
+def _row(start_ms: int, r: Record) -> list[object]:
+    """Columns are only ever added, at the end: a shorter row of an earlier version leaves the rest at its default."""
+    held = [r.worker, r.not_before_ms, r.error, r.frozen, r.deaths]
+    return [start_ms, r.task_id, str(r.progress), r.lane, r.tries, r.changed_at_ms, *held]
+
+
+def decode_records(data: bytes, *, what: str) -> dict[int, Record]:
+    raw = codec.unpack(data, what=what)
+    return codec.decoding(what, lambda: {r[0]: Record(r[1], Progress(r[2]), *r[3:11]) for r in raw["records"]})

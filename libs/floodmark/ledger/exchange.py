@@ -1,0 +1,265 @@
+"""Export and import of a view's state as JSON, for backups, moves and a look from outside. Format: docs/ledger.md.
+
+An export says what was true of its source then. An import therefore brings every entry in as STALE, cause `import`:
+nothing is VALID until a revert finds, in its own write, that the live source is the one the bucket was built from.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+
+from floodmark.core.buckets import BucketGrid, Cause, DataFile, Entry, Shard, State, synthesized
+from floodmark.core.errors import InvalidInput
+from floodmark.core.fingerprint import Fingerprint
+from floodmark.core.tables import CoverageMode, ViewDefinition, ViewHeader, ViewStatus
+from floodmark.ledger import codec
+from floodmark.ledger.ledger import Ledger
+
+FORMAT = "floodmark-view-state"
+VERSION = 1
+
+Hash = Annotated[int, PlainSerializer(str, return_type=str)]
+"""As a decimal string: many JSON tools read numbers as doubles and would round it."""
+
+
+class _Part(BaseModel):
+    # Unknown fields are left alone, so that an export of a later minor change still reads.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class FilePart(_Part):
+    name: str = Field(min_length=1)
+    rows: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+
+
+class FingerprintPart(_Part):
+    count: int
+    hash: Hash
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        self.value()
+        return self
+
+    def value(self) -> Fingerprint:
+        try:
+            return Fingerprint(self.count, self.hash)
+        except InvalidInput as refusal:
+            raise ValueError(str(refusal)) from refusal  # pydantic adds the field to a ValueError only
+
+
+class CausePart(_Part):
+    kind: str
+    event_id: str
+    marked_at_ms: int
+    place: str
+    segments: tuple[str, ...]
+    trace_id: str = ""
+
+
+class RunPart(_Part):
+    """`count` neighbouring buckets with one and the same entry."""
+
+    start_ms: int
+    count: int = Field(ge=1, le=100_000_000)
+    state: State
+    fingerprint: FingerprintPart | None
+    slice_versions: Mapping[str, int]
+    files: tuple[FilePart, ...]
+    attempt_id: str
+    definition_hash: str
+    refreshed_at_ms: int
+    cause: CausePart | None
+
+    @model_validator(mode="after")
+    def _is_built_or_stale(self) -> Self:
+        if self.state is State.VALID and self.fingerprint is None:
+            raise ValueError("a VALID bucket needs a fingerprint")
+        return self
+
+
+class ViewPart(_Part):
+    name: str
+    table: str
+    select: str
+    hash: str
+    bucket_ms: int
+    location: str
+    coverage: CoverageMode
+    properties: Mapping[str, str]
+
+
+class Export(_Part):
+    """A whole view. Buckets are in order and do not overlap."""
+
+    format: Literal["floodmark-view-state"]
+    version: int
+    exported_at_ms: int
+    incarnation: str
+    status: ViewStatus
+    view: ViewPart
+    coverage_start_ms: int | None
+    watermark_ms: int | None
+    buckets: tuple[RunPart, ...]
+
+
+# -- out -----------------------------------------------------------------------------------------------------------
+
+
+def export_view(ledger: Ledger, view: str, *, now_ms: int) -> Export:
+    """The state of a view as it is now."""
+    state = ledger.views.state(view)
+    header = state.header
+    if header.status is ViewStatus.DROPPING:
+        raise InvalidInput("unknown-view", f"view {view!r} is being dropped")
+    d = header.definition
+    return Export(
+        format=FORMAT,
+        version=VERSION,
+        exported_at_ms=now_ms,
+        incarnation=header.incarnation,
+        status=header.status,
+        view=ViewPart(
+            name=d.name,
+            table=d.table,
+            select=d.select,
+            hash=d.hash,
+            bucket_ms=d.bucket_ms,
+            location=d.location,
+            coverage=d.coverage,
+            properties=dict(d.properties),
+        ),
+        coverage_start_ms=header.coverage_start_ms,
+        watermark_ms=header.watermark_ms,
+        buckets=tuple(run_part(*run) for run in codec.runs(Shard(state.entries), d.grid)),
+    )
+
+
+def run_part(start_ms: int, count: int, entry: Entry) -> RunPart:
+    mark = entry.cause
+    return RunPart(
+        start_ms=start_ms,
+        count=count,
+        state=entry.state,
+        fingerprint=entry.fingerprint and FingerprintPart(count=entry.fingerprint.count, hash=entry.fingerprint.hash),
+        slice_versions=dict(entry.slice_versions),
+        files=tuple(FilePart(name=f.name, rows=f.rows, bytes=f.bytes) for f in entry.files),
+        attempt_id=entry.attempt_id,
+        definition_hash=entry.definition_hash,
+        refreshed_at_ms=entry.refreshed_at_ms,
+        cause=mark
+        and CausePart(
+            kind=mark.kind,
+            event_id=mark.event_id,
+            marked_at_ms=mark.marked_at_ms,
+            place=mark.place,
+            segments=mark.segments,
+            trace_id=mark.trace_id,
+        ),
+    )
+
+
+# -- in ------------------------------------------------------------------------------------------------------------
+
+
+def parse(text: str | bytes, *, what: str) -> Export:
+    """Read an export, or say which field of `what` is wrong. A newer version is refused before its fields are read."""
+    try:
+        export = Export.model_validate_json(text)
+    except ValidationError as error:
+        version = _version_in(text)
+        if version is not None and version > VERSION:
+            raise _too_new(what, version) from error
+        lines = [f"{'.'.join(str(part) for part in e['loc']) or 'the file'}: {e['msg']}" for e in error.errors()[:5]]
+        raise InvalidInput("import-format", f"{what} is no export of a view: {'; '.join(lines)}") from error
+    if export.version > VERSION:
+        raise _too_new(what, export.version)
+    return export
+
+
+def _too_new(what: str, version: int) -> InvalidInput:
+    known = f"this version of floodmark knows {VERSION} and older"
+    return InvalidInput("import-format", f"{what} has version {version} of the export format, {known}")
+
+
+class _Versioned(_Part):
+    version: int
+
+
+def _version_in(text: str | bytes) -> int | None:
+    try:
+        return _Versioned.model_validate_json(text).version
+    except ValidationError:
+        return None
+
+
+def import_view(ledger: Ledger, export: Export, *, now_ms: int) -> ViewHeader:
+    """Create the view anew, every entry STALE. Others see nothing of it, or all of it."""
+    definition = ViewDefinition(**_fields(export.view))
+    ledger.registry.header(definition.table)  # an unknown table is refused here
+    entries = _stale_entries(export, definition.grid, Cause("import", export.incarnation, now_ms))
+    _check_coverage(export, definition, entries)
+    header = ViewHeader(
+        definition=definition,
+        incarnation=export.incarnation,
+        created_at_ms=now_ms,
+        coverage_start_ms=export.coverage_start_ms,
+        watermark_ms=export.watermark_ms,
+        status=ViewStatus.PAUSED if export.status is ViewStatus.PAUSED else ViewStatus.ACTIVE,
+    )
+    return ledger.views.restore(header, entries)
+
+
+def _fields(part: ViewPart) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in ViewPart.model_fields}
+
+
+def _stale_entries(export: Export, grid: BucketGrid, cause: Cause) -> dict[int, Entry]:
+    entries: dict[int, Entry] = {}
+    free_from_ms: int | None = None
+    for run in export.buckets:
+        window = grid.window(run.start_ms)  # refuses a start that is none
+        if free_from_ms is not None and window.start_ms < free_from_ms:
+            raise InvalidInput(
+                "import-buckets", f"bucket {run.start_ms} of {export.view.name} stands twice or unsorted"
+            )
+        free_from_ms = run.start_ms + run.count * grid.width_ms
+        entry = _stale_entry(run, cause)
+        entries |= dict.fromkeys(range(run.start_ms, free_from_ms, grid.width_ms), entry)
+    return entries
+
+
+def _stale_entry(run: RunPart, cause: Cause) -> Entry:
+    """As it was built, but assumed not to match. The slice versions are another registry's, so they are dropped."""
+    if run.fingerprint is None:
+        return synthesized(cause)
+    built = Entry(
+        state=State.STALE,
+        ever_valid=True,
+        fingerprint=run.fingerprint.value(),
+        files=tuple(DataFile(f.name, f.rows, f.bytes) for f in run.files),
+        attempt_id=run.attempt_id,
+        definition_hash=run.definition_hash,
+        refreshed_at_ms=run.refreshed_at_ms,
+    )
+    return replace(built, cause=cause)
+
+
+def _check_coverage(export: Export, definition: ViewDefinition, entries: Mapping[int, Entry]) -> None:
+    """Below the watermark, within coverage, no bucket is VACANT (INV-5)."""
+    name, start_ms, watermark_ms = definition.name, export.coverage_start_ms, export.watermark_ms
+    if start_ms is None or watermark_ms is None:
+        if start_ms != watermark_ms:
+            raise InvalidInput("import-coverage", f"{name} has a coverage start or a watermark without the other")
+        return
+    if start_ms > watermark_ms or start_ms % definition.bucket_ms or watermark_ms % definition.bucket_ms:
+        raise InvalidInput(
+            "import-coverage",
+            f"coverage [{start_ms}, {watermark_ms}) of {name} must be whole buckets of {definition.bucket_ms} ms",
+        )
+    vacant = next((s for s in range(start_ms, watermark_ms, definition.bucket_ms) if s not in entries), None)
+    if vacant is not None:
+        raise InvalidInput("import-coverage", f"{name} has no bucket {vacant}, though its coverage includes it")

@@ -1,0 +1,67 @@
+"""Where everything lies. One module writes each kind of node."""
+
+from floodmark.core.names import checked_name
+
+ROOT = "/floodmark"
+TABLES = f"{ROOT}/tables"
+VIEWS = f"{ROOT}/views"
+SERVICES = f"{ROOT}/services"
+LEADERS = f"{ROOT}/leaders"
+
+
+def table(name: str) -> str:
+    return f"{TABLES}/{checked_name(name, what='table')}"
+
+
+def slices(name: str) -> str:
+    return f"{table(name)}/slices"
+
+
+def slice_(name: str, key: str) -> str:
+    return f"{slices(name)}/{key}"
+
+
+def outbox(name: str) -> str:
+    return f"{table(name)}/outbox"
+
+
+def outbox_event(name: str, version: int) -> str:
+    return f"{outbox(name)}/{version:020d}"
+
+
+def holds(name: str) -> str:
+    return f"{table(name)}/holds"
+
+
+def view(name: str) -> str:
+    return f"{VIEWS}/{checked_name(name, what='view')}"
+
+
+def fence(name: str, incarnation: str) -> str:
+    """Exists exactly as long as this incarnation of the view may be written to."""
+    return f"{fences(name)}/{incarnation}"
+
+
+def closed(name: str, incarnation: str) -> str:
+    """Stands instead of the fence while this incarnation is taken down, or not yet wholly imported."""
+    return f"{fences(name)}/{incarnation}.closed"
+
+
+def fences(name: str) -> str:
+    return f"{view(name)}/fence"
+
+
+def shards(name: str) -> str:
+    return f"{view(name)}/shards"
+
+
+def shard(name: str, number: int) -> str:
+    return f"{shards(name)}/{number}"
+
+
+def dispatch(name: str) -> str:
+    return f"{view(name)}/dispatch"
+
+
+def dispatch_shard(name: str, number: int) -> str:
+    return f"{dispatch(name)}/{number}"

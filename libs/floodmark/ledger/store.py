@@ -1,0 +1,114 @@
+"""The store as the ledger sees it: versioned nodes and one atomic write over several of them.
+
+A lost race is an answer (`Conflicted`), not an exception. What may have happened (`OutcomeUnknown`) and what certainly
+did not (`Unavailable`) are different errors. kazoo implements this port; so does a store in memory that tests drive.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from floodmark.core.errors import InvalidInput
+
+NODE_BYTES_MAX = 512 * 1024
+WRITE_BYTES_MAX = 1_000_000
+"""ZooKeeper drops the connection of a client that sends more than 1,048,575 bytes. We say which node is too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    data: bytes
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    path: str
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int = -1
+
+
+Op = Check | Create | Set | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Every operation happened. `versions` holds the new version of each Set and Create, None for the others."""
+
+    versions: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicted:
+    """Nothing happened: this operation's precondition did not hold."""
+
+    op: Op
+
+
+class Store(Protocol):
+    """Reads raise Unavailable; writes raise Unavailable or OutcomeUnknown."""
+
+    def read(self, path: str) -> Node | None: ...
+
+    def read_many(self, paths: Sequence[str], /) -> list[Node | None]:
+        """Several nodes in one go. Not a snapshot: each is current when it is read, in this order."""
+
+    def children(self, path: str) -> list[str]:
+        """Names below a node, in no order; empty when there is no such node."""
+
+    def commit(self, ops: Sequence[Op]) -> Committed | Conflicted: ...
+
+    def sync(self) -> None:
+        """After this, reads see every write that was acknowledged to anyone before it."""
+
+
+class WatchableStore(Store, Protocol):
+    """A store that tells when something changes. A watch fires at most once, in another thread, and carries no data.
+
+    Watches are hints: several changes may fire one, and one may fire late. All fire when the connection breaks, because
+    from then on nothing is known; read again, with a new watch, once it is back.
+    """
+
+    def read_watched(self, paths: Sequence[str], on_change: Callable[[str], None], /) -> list[Node | None]:
+        """As `read_many`; `on_change` is called with the path of a node that changed. Absent nodes are not watched."""
+
+    def children_watched(self, path: str, on_change: Callable[[str], None], /) -> list[str]:
+        """As `children`; `on_change` is called with this path when a child came or went."""
+
+
+def check_sizes(ops: Sequence[Op]) -> None:
+    """Refuse what the store would answer with a dropped connection."""
+    total = 0
+    for op in ops:
+        size = len(op.data) if isinstance(op, Create | Set) else 0
+        if size > NODE_BYTES_MAX:
+            raise InvalidInput(
+                "node-too-large", f"{op.path} would have {size} bytes, at most {NODE_BYTES_MAX} are allowed"
+            )
+        total += size + len(op.path) + 64
+    if total > WRITE_BYTES_MAX:
+        largest = max(ops, key=lambda op: len(op.data) if isinstance(op, Create | Set) else 0)
+        raise InvalidInput(
+            "write-too-large",
+            f"one write of {len(ops)} operations would have {total} bytes, at most {WRITE_BYTES_MAX} are allowed; "
+            f"the largest is {largest.path}",
+        )
