@@ -1,0 +1,143 @@
+"""The reconciling sweep: finds what no event reported, for all views, VALID-empty buckets or not (INV-7).
+
+Every entry remembers the slice versions it was built from. Where they are still the live ones there is nothing to
+compute; where one moved, the fingerprint decides. A difference younger than the grace period may still have its event
+on the way, so it is only noted; the same difference a grace period later means that its event was lost, or is so late
+that it is as good as lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from floodmark.core.buckets import Cause, Entry, Mark, State
+from floodmark.core.errors import InvalidInput
+from floodmark.core.fingerprint import Fingerprint, fingerprint
+from floodmark.core.intervals import Interval, IntervalSet
+from floodmark.core.ports import Clock
+from floodmark.core.segments import EMPTY_SLICE, segments_in
+from floodmark.core.tables import TableHeader, ViewHeader, ViewStatus
+from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.registry import Snapshot
+from floodmark.ledger.views import Marked, ViewState
+from floodmark_consistency.marking import follows
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a bucket was built from, and what its source is now. Both None: nobody has looked at it."""
+
+    entry: Entry | None = None
+    live: Fingerprint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspicion:
+    difference: Difference
+    since_ms: int
+
+
+@dataclass(slots=True)
+class Sweeper:
+    """Sweeps one view at a time. What it suspects is remembered from sweep to sweep.
+
+    SUBTLE: a busy bucket may be found different at two sweeps and have been rebuilt in between. So a suspicion is of
+    one difference: when the entry or its source is another one, its event has the whole grace period again.
+    """
+
+    ledger: Ledger
+    clock: Clock
+    grace_ms: int
+    _suspected: dict[str, dict[int, _Suspicion]] = field(default_factory=dict)
+
+    def sweep(self, view: str) -> int:
+        """Repair what has been wrong for longer than the grace period. Returns how many buckets were marked."""
+        try:
+            state = self.ledger.views.state(view)
+        except InvalidInput as error:
+            if error.rule == "unknown-view":
+                return 0  # dropped meanwhile
+            raise
+        if state.header.status is ViewStatus.DROPPING:
+            return 0
+        snapshot = self.ledger.registry.snapshot(state.header.definition.table)
+        found = outdated(state, snapshot) | holes(state) | uncovered(state.header, snapshot.header)
+        overdue = self._overdue(view, found)
+        return self._repair(state.header, overdue) if overdue else 0
+
+    def forget_all_but(self, views: list[str]) -> None:
+        for gone in self._suspected.keys() - set(views):
+            del self._suspected[gone]
+
+    def _overdue(self, view: str, found: Mapping[int, Difference]) -> list[int]:
+        """The buckets whose difference is older than the grace period. They stay suspected until they are mended."""
+        now_ms = self.clock.monotonic_ms()
+        before, suspected = self._suspected.get(view, {}), {}
+        for start_ms, difference in found.items():
+            known = before.get(start_ms)
+            same = known is not None and known.difference == difference
+            suspected[start_ms] = known if known is not None and same else _Suspicion(difference, now_ms)
+        self._suspected[view] = suspected
+        return sorted(s for s, suspicion in suspected.items() if now_ms - suspicion.since_ms >= self.grace_ms)
+
+    def _repair(self, header: ViewHeader, starts: list[int]) -> int:
+        view, width_ms = header.definition.name, header.definition.bucket_ms
+        now_ms = self.clock.now_ms()
+        cause = Cause(kind="sweep", event_id=f"sweep/{now_ms}", marked_at_ms=now_ms)
+        extends = follows(header, starts[0])
+        marked = self.ledger.views.extend_coverage(view, starts[0], cause) if extends else Marked()
+        ranges = IntervalSet.of(Interval(s, s + width_ms) for s in starts)
+        marked += self.ledger.views.mark(view, [Mark(ranges, cause)])
+        repaired = len(marked.invalidated) + len(marked.synthesized)
+        if repaired or extends:
+            log.warning(
+                "sweep_repaired",
+                view=view,
+                buckets=repaired,
+                first_bucket_ms=starts[0],
+                last_bucket_ms=starts[-1],
+                coverage_extended=extends,
+                meaning=f"an event was lost, or is later than {self.grace_ms} ms",
+            )
+        return repaired
+
+
+def outdated(state: ViewState, snapshot: Snapshot) -> dict[int, Difference]:
+    """VALID buckets whose source is no longer the one they were built from."""
+    versions = snapshot.slice_node_versions
+    different = {}
+    for start_ms, entry in state.entries.items():
+        if entry.state is State.VALID and _moved(entry, versions):
+            live = _live(state.header, start_ms, snapshot)
+            if live != entry.fingerprint:
+                different[start_ms] = Difference(entry, live)
+    return different
+
+
+def _moved(entry: Entry, versions: Mapping[str, int]) -> bool:
+    return any(versions.get(key) != version for key, version in entry.slice_versions.items())
+
+
+def _live(header: ViewHeader, start_ms: int, snapshot: Snapshot) -> Fingerprint:
+    window = header.definition.grid.window(start_ms)
+    keys = snapshot.header.definition.grid.keys_for_window(window)
+    return fingerprint(segments_in(window, (snapshot.slices.get(key, EMPTY_SLICE) for key in keys)).values())
+
+
+def holes(state: ViewState) -> dict[int, Difference]:
+    """VACANT buckets inside coverage (INV-6)."""
+    header = state.header
+    if header.coverage_start_ms is None or header.watermark_ms is None:
+        return {}
+    covered = range(header.coverage_start_ms, header.watermark_ms, header.definition.bucket_ms)
+    return {start: Difference() for start in covered if start not in state.entries}
+
+
+def uncovered(header: ViewHeader, table: TableHeader) -> dict[int, Difference]:
+    """The first bucket of the data, when it lies before the coverage that ought to follow it."""
+    if table.min_start_ms is None or not follows(header, table.min_start_ms):
+        return {}
+    return {header.definition.grid.start_of(table.min_start_ms): Difference()}

@@ -1,0 +1,62 @@
+"""Puts the ingester together: the only place that names its concrete adapters."""
+
+from dataclasses import dataclass
+
+from floodmark.bus.batching import BatchingSink
+from floodmark.bus.pump import Pump, PumpLimits
+from floodmark.contracts.envelope import Envelope
+from floodmark.contracts.topics import ANNOUNCEMENTS
+from floodmark.ledger.leadership import Leadership
+from floodmark.ledger.ledger import open_ledger
+from floodmark.service import wiring
+from floodmark.service.chores import Chore, Chores
+from floodmark.service.runner import Runtime, Service
+from floodmark_ingester.announcements import handle
+from floodmark_ingester.config import IngesterSettings
+from floodmark_ingester.outbox import Outbox
+from floodmark_ingester.registrar import Registrar
+from floodmark_ingester.requests import SEGMENTS_PATH, register
+from floodmark_ingester.scanner import Scanner
+
+
+def build(settings: IngesterSettings, runtime: Runtime) -> Service:
+    own = settings.ingester
+    ledger = open_ledger(runtime.session, clock=runtime.clock, randomness=runtime.randomness)
+    connection = wiring.kafka_connection(runtime, settings.kafka)
+    publisher = wiring.publisher(runtime, settings.kafka, connection)
+    pool = wiring.thread_pool(runtime, threads_max=own.threads_max)
+    outbox = Outbox(ledger, publisher)
+    registrar = Registrar(ledger, wiring.thread_pool(runtime, threads_max=own.threads_max), outbox.publish)
+    pump = wiring.consume(
+        runtime,
+        settings.kafka,
+        connection=connection,
+        topic=ANNOUNCEMENTS,
+        sink=BatchingSink(lambda batch: handle(registrar, batch), pool, batch_max=own.batch_max),
+        publisher=publisher,
+        limits=PumpLimits(in_flight_max=own.announcements_in_flight_max),
+    )
+    runtime.port.serve("POST", SEGMENTS_PATH, lambda parameters, body: register(registrar, parameters, body))
+    scanner = Scanner(ledger, publisher, runtime.clock, settle_ms=own.settle_ms)
+    leadership = Leadership(ledger.store, "scan", runtime.instance)
+    chores = [
+        Chore("publish the outbox", outbox.publish_all, own.outbox_every_ms),
+        Chore("scan", lambda: scanner.scan_all() if leadership.hold() else 0, own.scan_every_ms),
+    ]
+    return Ingester(pump, Chores(pool, runtime.clock, chores))
+
+
+@dataclass(frozen=True, slots=True)
+class Ingester:
+    """Steps the pump, and scans and publishes beside it."""
+
+    pump: Pump[Envelope]
+    chores: Chores
+
+    def step(self) -> int:
+        wait_ms = self.pump.step()
+        self.chores.step()
+        return wait_ms
+
+    def drain(self, *, deadline_ms: int) -> int:
+        return self.pump.drain(deadline_ms=deadline_ms)

@@ -1,0 +1,182 @@
+"""Looks for files that appeared, changed or went, and announces them as any producer would.
+
+What is announced goes through Kafka and the same checks as everything else; the scanner keeps nothing that matters.
+After a restart it compares the listing with the registry: a file whose size and time are those it was registered with
+is not read again. What was announced and is still not registered as it looks, because it was refused, because only its
+time changed, or because Kafka lost it, is announced again, later each time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from pydantic import ValidationError
+
+from floodmark.bus.ports import Outgoing, Publisher
+from floodmark.contracts.envelope import Envelope, encode, originate
+from floodmark.contracts.messages import SegmentAnnounced
+from floodmark.contracts.parsing import complaints
+from floodmark.contracts.topics import ANNOUNCEMENTS
+from floodmark.core.errors import InvalidInput, Unavailable
+from floodmark.core.ports import Clock
+from floodmark.core.segments import Segment
+from floodmark.core.tables import TableDefinition
+from floodmark.ledger.ledger import Ledger
+from floodmark.parquet.lake import Lake, LakeFile
+
+log = structlog.get_logger()
+
+MAGIC = b"PAR1"
+PARQUET_BYTES_MIN = 12
+GONE = "gone"
+AGAIN_FIRST_MS, AGAIN_CAP_MS = 60_000, 6 * 3_600_000
+ANNOUNCED_AT_ONCE = 1_000
+
+
+@dataclass(slots=True)
+class _Sighting:
+    """A file as last seen: since when it looks like this, how often it was announced like this and when next."""
+
+    stamp: str
+    since_ms: int
+    times: int = 0
+    due_ms: int = 0
+
+    def announced(self, now_ms: int) -> None:
+        self.due_ms = now_ms + min(AGAIN_CAP_MS, AGAIN_FIRST_MS << min(self.times, 16))
+        self.times += 1
+
+
+_Sightings = dict[str, _Sighting]
+"""By path."""
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    sighting: _Sighting
+    message: SegmentAnnounced
+
+
+@dataclass(slots=True)
+class Scanner:
+    """Scans every table, except those that have the property `scan = false`."""
+
+    ledger: Ledger
+    publisher: Publisher
+    clock: Clock
+    settle_ms: int
+    """How long an unfinished file may look the same before it is announced, and refused, all the same."""
+    _seen: dict[str, _Sightings] = field(default_factory=dict)
+    _troubles: dict[str, str] = field(default_factory=dict)
+
+    def scan_all(self) -> int:
+        """Returns how many files were announced. One table's trouble does not keep the others from being scanned."""
+        announced = 0
+        for table in self.ledger.registry.tables():
+            try:
+                announced += self.scan(table)
+            except (InvalidInput, Unavailable) as error:
+                self._complain(table, str(error))
+            else:
+                self._troubles.pop(table, None)
+        return announced
+
+    def scan(self, table: str) -> int:
+        snapshot = self.ledger.registry.snapshot(table)
+        definition = snapshot.header.definition
+        if definition.properties.get("scan", "true") != "true":
+            return 0
+        lake = Lake(definition.location)
+        by_path = {s.path: s for s in snapshot.by_name.values()}
+        files = {f.path: f for f in lake.files(definition.properties.get("glob", "*.parquet"))}
+        before, seen = self._seen.get(table, {}), _Sightings()
+        self._seen[table] = seen  # what is neither there nor registered is forgotten
+        news = [n for f in files.values() if (n := self._file_news(lake, definition, by_path.get(f.path), f, before))]
+        missing = [s for path, s in by_path.items() if path not in files]
+        if missing and not files:  # rather a disk that is not mounted than a table that was emptied
+            raise Unavailable(f"none of the {len(missing)} registered files is in {lake.location}; none is deleted")
+        news += [n for s in missing if (n := self._gone_news(lake, definition, s, before))]
+        self._announce(news)
+        return len(news)
+
+    def _complain(self, table: str, error: str) -> None:
+        """Once for each reason: the scan comes by several times a second."""
+        if self._troubles.get(table) != error:
+            log.warning("table_not_scanned", table=table, error=error)
+            self._troubles[table] = error
+
+    # -- what is news ----------------------------------------------------------------------------------------------
+
+    def _file_news(
+        self, lake: Lake, definition: TableDefinition, known: Segment | None, file: LakeFile, before: _Sightings
+    ) -> _News | None:
+        if known is not None and known.stamp == file.stamp:
+            return None
+        sighting = self._sight(definition.name, file.path, file.stamp, before)
+        now_ms = self.clock.monotonic_ms()
+        if now_ms < sighting.due_ms:
+            return None
+        if now_ms - sighting.since_ms < self.settle_ms and not _looks_whole(lake, file):
+            return None
+        action, name = ("add", None) if known is None else ("replace", known.name)
+        fields = {"table": definition.name, "action": action, "path": file.path, "name": name}
+        try:
+            return _News(sighting, SegmentAnnounced.model_validate(fields))
+        except ValidationError as error:  # its name has what no announcement may carry, such as a line break
+            sighting.announced(now_ms)
+            log.warning("file_not_announceable", table=definition.name, path=file.path, error=complaints(error))
+            return None
+
+    def _gone_news(self, lake: Lake, definition: TableDefinition, segment: Segment, before: _Sightings) -> _News | None:
+        """A registered file that is not listed. It may just not fit the glob: only one that is not there is gone."""
+        sighting = self._sight(definition.name, segment.path, GONE, before)
+        if self.clock.monotonic_ms() < sighting.due_ms or lake.file(segment.path) is not None:
+            return None
+        return _News(sighting, SegmentAnnounced(table=definition.name, action="delete", name=segment.name))
+
+    def _sight(self, table: str, path: str, stamp: str, before: _Sightings) -> _Sighting:
+        sighting = before.get(path)
+        if sighting is None or sighting.stamp != stamp:
+            sighting = _Sighting(stamp, self.clock.monotonic_ms())
+        self._seen[table][path] = sighting
+        return sighting
+
+    # -- announcing ------------------------------------------------------------------------------------------------
+
+    def _announce(self, news: Sequence[_News]) -> None:
+        for n in range(0, len(news), ANNOUNCED_AT_ONCE):
+            part = news[n : n + ANNOUNCED_AT_ONCE]
+            envelopes = [self._envelope(item.message, n + at) for at, item in enumerate(part)]
+            self.publisher.publish([_outgoing(envelope) for envelope in envelopes])
+            # Only now: what could not be sent is news at the next scan as well.
+            for item, envelope in zip(part, envelopes, strict=True):
+                item.sighting.announced(self.clock.monotonic_ms())
+                log.info(
+                    "file_announced",
+                    table=item.message.table,
+                    action=item.message.action,
+                    path=item.message.path,
+                    segment=item.message.name,
+                    trace_id=envelope.trace_id,
+                )
+
+    def _envelope(self, message: SegmentAnnounced, number: int) -> Envelope:
+        now_ms = self.clock.now_ms()
+        return originate(message, event_id=f"scan/{message.table}/{now_ms}/{number}", source="scanner", time_ms=now_ms)
+
+
+def _outgoing(envelope: Envelope) -> Outgoing:
+    encoded = encode(envelope)
+    return Outgoing(ANNOUNCEMENTS.name, encoded.key, encoded.value, encoded.headers)
+
+
+def _looks_whole(lake: Lake, file: LakeFile) -> bool:
+    """A Parquet file ends with the four bytes it begins with; until then somebody is writing it."""
+    if file.bytes < PARQUET_BYTES_MIN:
+        return False
+    try:
+        with lake.open(file.path) as source:
+            source.seek(file.bytes - len(MAGIC))
+            return bool(source.read(len(MAGIC)) == MAGIC)
+    except (InvalidInput, Unavailable, OSError):
+        return False

@@ -1,0 +1,1 @@
+"""The scheduler: decides what to build, in which lane, and gives it out as tasks."""

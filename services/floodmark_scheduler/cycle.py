@@ -1,0 +1,232 @@
+"""One cycle: look, decide for each view, revert what needs no task, give out what fits into the lanes.
+
+    STALE, oldest cause first      live source empty -> DELETE, unchanged -> revert, else OVERWRITE
+    VACANT up to the cutoff        APPEND: newest in the live lane, oldest in the backfill lane
+
+A task is recorded in the ledger before it is sent, so in-flight work survives any crash: whoever leads next sees it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import structlog
+
+from floodmark.core.buckets import Entry
+from floodmark.core.dispatch import Policy, Progress, Record, Refusal, in_flight
+from floodmark.core.errors import BudgetExhausted, InvalidInput
+from floodmark.core.ports import Clock
+from floodmark.core.scheduling import (
+    Lane,
+    Revert,
+    admits_a_bucket,
+    append_cutoff_ms,
+    fair,
+    lane_of,
+    oldest_cause_first,
+    rebuild,
+    remedy,
+    vacant_starts,
+)
+from floodmark.core.tables import TableHeader, ViewStatus
+from floodmark.core.transitions import Mode
+from floodmark.ledger.dispatch import Offer
+from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.registry import WindowSource
+from floodmark_scheduler.eyes import Eyes, SeenView
+from floodmark_scheduler.sending import Task, TaskSender
+from floodmark_scheduler.stalls import StallWatch
+
+log = structlog.get_logger()
+
+LANE_TURN_MS = 300
+"""A lane that takes longer, because much of it needs no task, goes on in the next cycle: the others get their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """How much may be out at once in each lane, and what counts as live."""
+
+    quotas: dict[Lane, int]
+    live_buckets: int
+    append_buffer_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A bucket that needs work, and how urgent it is."""
+
+    view: str
+    start_ms: int
+    lane: Lane
+    entry: Entry | None
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Decides and gives out. Called by the leader; two at once are safe."""
+
+    ledger: Ledger
+    eyes: Eyes
+    sender: TaskSender
+    clock: Clock
+    instance: str
+    alive: Callable[[str], set[str]]
+    policy: Policy
+    lanes: LanePlan
+    stalls: StallWatch
+
+    def cycle(self) -> int:
+        """One look at everything that changed. Returns how many tasks were given out."""
+        self.sender.flush()
+        self.eyes.look()
+        alive = self.alive("worker") | self.alive("scheduler")
+        free = self._free(alive)
+        queues: dict[Lane, list[list[Wanted]]] = {lane: [] for lane in Lane}
+        self.stalls.forget_all_but(self.eyes.views)
+        for name, view in list(self.eyes.views.items()):
+            by_lane: dict[Lane, list[Wanted]] = {lane: [] for lane in Lane}
+            try:
+                self._tidy(view)
+                for want in self._wanted(view, free, alive):
+                    by_lane[want.lane].append(want)
+            except (InvalidInput, BudgetExhausted) as error:
+                _tell_trouble(name, error)
+            for lane, queue in by_lane.items():
+                queues[lane].append(queue)
+        return sum(self._fill(fair(queues[lane]), free[lane], alive) for lane in Lane)
+
+    def _fill(self, waiting: Iterator[Wanted], room: int, alive: set[str]) -> int:
+        """Give out until the lane is full. What turns out to need no task takes no room, so it holds up nobody."""
+        given, until_ms = 0, self.clock.monotonic_ms() + LANE_TURN_MS
+        while given < room and self.clock.monotonic_ms() < until_ms and (chosen := list(islice(waiting, room - given))):
+            given += self._give_out(chosen, alive)
+        return given
+
+    # -- what needs work -------------------------------------------------------------------------------------------
+
+    def _free(self, alive: set[str]) -> dict[Lane, int]:
+        """How many more tasks each lane takes, counting what is out with the living."""
+        free, now_ms = dict(self.lanes.quotas), self.clock.now_ms()
+        for view in self.eyes.views.values():
+            for record in view.dispatched().values():
+                if in_flight(record, now_ms=now_ms, alive=alive, policy=self.policy):
+                    free[Lane(record.lane)] -= 1
+        return {lane: max(0, count) for lane, count in free.items()}
+
+    def _wanted(self, view: SeenView, free: dict[Lane, int], alive: set[str]) -> Iterator[Wanted]:
+        header = view.header
+        table = self.eyes.tables.get(header.definition.table)
+        if table is None or header.status is ViewStatus.PAUSED:
+            self.stalls.forget(header.definition.name)
+            return
+        now_ms = self.clock.now_ms()
+        cutoff_ms = append_cutoff_ms(table, now_ms=now_ms, buffer_ms=self.lanes.append_buffer_ms)
+        stale, records = view.stale(), view.dispatched()
+        self.stalls.observe(header, records, cutoff_ms=cutoff_ms, now_ms=now_ms)
+        starts = [*oldest_cause_first(stale), *self._vacant(view, cutoff_ms, sum(free.values()) + len(records))]
+        for start_ms in starts:
+            record, entry = records.get(start_ms), stale.get(start_ms)
+            is_news = view.decided_on.get(start_ms) != (table.version, entry)
+            if record is not None and not is_news and not self._is_due(record, now_ms=now_ms, alive=alive):
+                continue
+            lane = lane_of(
+                start_ms,
+                entry,
+                grid=header.definition.grid,
+                cutoff_ms=cutoff_ms,
+                live_buckets=self.lanes.live_buckets,
+            )
+            yield Wanted(header.definition.name, start_ms, lane, entry)
+
+    def _vacant(self, view: SeenView, cutoff_ms: int | None, most: int) -> list[int]:
+        """VACANT buckets to append: the newest few for the live lane, then from the watermark on."""
+        if cutoff_ms is None or not admits_a_bucket(view.header, cutoff_ms):
+            return []
+        newest = vacant_starts(view.header, view.exists, cutoff_ms, newest_first=True)
+        oldest = vacant_starts(view.header, view.exists, cutoff_ms, newest_first=False)
+        return list(dict.fromkeys((*islice(newest, self.lanes.live_buckets), *islice(oldest, most))))
+
+    def _is_due(self, record: Record, *, now_ms: int, alive: set[str]) -> bool:
+        """Whether a bucket about which there is no news is to be given out again. The ledger has the last word.
+
+        SUBTLE: news comes before everything else. A task that is out may be done already, with its bucket STALE again
+        for another input: were it only waited for, work already done would hold up the next (INV-10).
+        """
+        if record.progress in (Progress.OFFERED, Progress.CLAIMED):
+            return not in_flight(record, now_ms=now_ms, alive=alive, policy=self.policy)
+        return record.progress is Progress.FAILED and now_ms >= record.not_before_ms
+
+    def _tidy(self, view: SeenView) -> None:
+        """Drop records of buckets that are VALID by now: the task is done, whoever did it."""
+        records = view.dispatched()
+        if not records:
+            return
+        stale = view.stale()
+        done = {s: r.task_id for s, r in records.items() if s not in stale and view.exists(s)}
+        self.ledger.dispatch.finish_all(view.header, done)
+        for start_ms in done:
+            view.decided_on.pop(start_ms, None)
+
+    # -- giving out ------------------------------------------------------------------------------------------------
+
+    def _give_out(self, chosen: Sequence[Wanted], alive: set[str]) -> int:
+        given = 0
+        for name in dict.fromkeys(w.view for w in chosen):
+            mine = [w for w in chosen if w.view == name]
+            try:
+                given += self._give_out_view(self.eyes.views[name], mine, alive)
+            except (InvalidInput, BudgetExhausted) as error:
+                _tell_trouble(name, error)
+        return given
+
+    def _give_out_view(self, view: SeenView, wanted: Sequence[Wanted], alive: set[str]) -> int:
+        header = view.header
+        grid, table = header.definition.grid, self.eyes.tables[header.definition.table]
+        sources = self.ledger.registry.read_windows(table.definition.name, [grid.window(w.start_ms) for w in wanted])
+        tasks: dict[int, Task] = {}
+        for want, source in zip(wanted, sources, strict=True):
+            mode = self._mode(view, want, source)
+            if mode is not None:
+                trace_id = _trace_id(want, table, source)
+                tasks[want.start_ms] = Task(header, want.start_ms, mode, want.lane, source.source, trace_id)
+        offers = [Offer(s, task.task_id, task.lane) for s, task in tasks.items()]
+        answers = self.ledger.dispatch.offer(header, offers, offered_by=self.instance, alive=alive, policy=self.policy)
+        view.decided_on.update({w.start_ms: (table.version, w.entry) for w in wanted if w.start_ms in answers})
+        accepted: list[tuple[Task, Record]] = []
+        for start_ms, answer in answers.items():
+            if isinstance(answer, Refusal):
+                continue
+            if answer.progress is Progress.QUARANTINED:
+                log.error("bucket_quarantined", view=header.definition.name, bucket_ms=start_ms, error=answer.error)
+            else:
+                accepted.append((tasks[start_ms], answer))
+        self.sender.send(accepted)
+        return len(accepted)
+
+    def _mode(self, view: SeenView, want: Wanted, source: WindowSource) -> Mode | None:
+        """What to do with a bucket; None when nothing is left to do."""
+        if want.entry is None:
+            return Mode.APPEND
+        decision = remedy(want.entry, source.source.fingerprint)
+        if not isinstance(decision, Revert):
+            return decision
+        try:
+            reverted = self.ledger.views.revert_valid(want.view, view.header.incarnation, want.start_ms).result
+        except BudgetExhausted:
+            return rebuild(source.source.fingerprint)  # one avoidable task, instead of a bucket that waits
+        if reverted:
+            log.info("bucket_reverted", view=want.view, bucket_ms=want.start_ms, why="its source is as it was")
+        return None
+
+
+def _trace_id(want: Wanted, table: TableHeader, source: WindowSource) -> str | None:
+    """The trace of the change that asked for this work: the mark's, or the newest change of the source."""
+    if want.entry is not None and want.entry.cause is not None:
+        return want.entry.cause.trace_id or None
+    return table.last_trace_of(source.source.slice_versions)
+
+
+def _tell_trouble(view: str, error: Exception) -> None:
+    """One view's trouble stays its own (INV-14)."""
+    log.error("view_not_scheduled", view=view, error=str(error))

@@ -1,0 +1,184 @@
+"""What the scheduler sees: of every view the STALE entries and which buckets exist, kept current by watches.
+
+A node is read when it changed, and only then, so a cycle costs what changed and not what there is. Of each shard only
+what decisions need is kept: its STALE entries, and one bit for each bucket that has an entry.
+
+Watches fire once, coalesce, and may be late. They only say what to read again. They also fire when the connection
+breaks. A look that does not come to its end is begun again with everything.
+"""
+
+import queue
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from floodmark.core.buckets import BUCKETS_PER_SHARD, Entry, Shard, State
+from floodmark.core.dispatch import Record
+from floodmark.core.errors import InvalidInput
+from floodmark.core.tables import TableHeader, ViewHeader, ViewStatus
+from floodmark.ledger import codec, paths
+from floodmark.ledger.dispatch import decode_records
+from floodmark.ledger.store import Node, WatchableStore
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSummary:
+    stale: Mapping[int, Entry]
+    present: int
+    """One bit for each bucket that has an entry."""
+
+
+@dataclass(slots=True)
+class SeenView:
+    """One view as of the last look."""
+
+    header: ViewHeader
+    shards: dict[int, ShardSummary] = field(default_factory=dict)
+    records: dict[int, dict[int, Record]] = field(default_factory=dict)
+    decided_on: dict[int, tuple[int, Entry | None]] = field(default_factory=dict)
+    """The table version and the entry a bucket had when it was last given or refused a task, by bucket start."""
+
+    def stale(self) -> dict[int, Entry]:
+        return {start: entry for shard in self.shards.values() for start, entry in shard.stale.items()}
+
+    def dispatched(self) -> dict[int, Record]:
+        return {start: record for shard in self.records.values() for start, record in shard.items()}
+
+    def exists(self, start_ms: int) -> bool:
+        shard = self.shards.get(self.header.definition.grid.shard_of(start_ms))
+        return shard is not None and bool(shard.present >> self._bit(start_ms) & 1)
+
+    def summary(self, shard: Shard) -> ShardSummary:
+        present = 0
+        for start_ms in shard.entries:
+            present |= 1 << self._bit(start_ms)
+        return ShardSummary({s: e for s, e in shard.entries.items() if e.state is State.STALE}, present)
+
+    def _bit(self, start_ms: int) -> int:
+        return start_ms // self.header.definition.bucket_ms % BUCKETS_PER_SHARD
+
+
+class Eyes:
+    """Keeps every view in sight. `look` brings the picture up to date."""
+
+    def __init__(self, store: WatchableStore) -> None:
+        self._store = store
+        self._changed: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._everything = True
+        self.views: dict[str, SeenView] = {}
+        self.tables: dict[str, TableHeader] = {}
+
+    def look_at_everything(self) -> None:
+        """The next look trusts nothing seen so far."""
+        self._everything = True
+
+    @property
+    def something_changed(self) -> bool:
+        return self._everything or not self._changed.empty()
+
+    def look(self) -> bool:
+        """Read what changed. Returns whether anything did."""
+        everything, self._everything = self._everything, True  # until this look has come to its end
+        changed: set[str] = set()
+        while not self._changed.empty():
+            changed.add(self._changed.get_nowait())
+        if everything:
+            self.views.clear()
+            self.tables.clear()
+            self._look_at_views()
+        else:
+            self._read_again(changed)
+        self._everything = False
+        return everything or bool(changed)
+
+    # -- reading what changed --------------------------------------------------------------------------------------
+
+    def _read_again(self, changed: Iterable[str]) -> None:
+        shards: dict[tuple[str, str], list[int]] = {}
+        for path in sorted(changed):
+            parts = path.removeprefix(paths.ROOT + "/").split("/")
+            match parts:
+                case ["views"]:
+                    self._look_at_views()
+                case ["views", view]:
+                    self._look_at_view(view)
+                case ["views", view, "shards" | "dispatch"]:
+                    self._look_at_shards(view, parts[2])
+                case ["views", view, "shards" | "dispatch", number]:
+                    shards.setdefault((view, parts[2]), []).append(int(number))
+                case ["tables", table]:
+                    self._look_at_table(table)
+        for (view, kind), numbers in shards.items():
+            self._read_shards(view, kind, numbers)
+
+    def _look_at_views(self) -> None:
+        names = set(self._store.children_watched(paths.VIEWS, self._changed.put))
+        for gone in self.views.keys() - names:
+            del self.views[gone]
+        for name in sorted(names - self.views.keys()):
+            self._look_at_view(name)
+
+    def _look_at_view(self, view: str) -> None:
+        """The header; and for a new incarnation everything below it. One damaged view does not hide the others."""
+        (node,) = self._store.read_watched([paths.view(view)], self._changed.put)
+        try:
+            header = None if node is None else codec.decode_view(node.data, what=paths.view(view))
+        except InvalidInput as error:
+            log.error("view_not_readable", view=view, error=str(error))  # noqa: TRY400 - the sentence says it all
+            header = None
+        if header is None or header.status is ViewStatus.DROPPING:
+            self.views.pop(view, None)
+            return
+        known = self.views.get(view)
+        if known is not None and known.header.incarnation == header.incarnation:
+            known.header = header
+            return
+        self.views[view] = SeenView(header)
+        if header.definition.table not in self.tables:
+            self._look_at_table(header.definition.table)
+        self._look_at_shards(view, "shards")
+        self._look_at_shards(view, "dispatch")
+
+    def _look_at_shards(self, view: str, kind: str) -> None:
+        seen = self.views.get(view)
+        if seen is None:
+            return
+        parent = paths.shards(view) if kind == "shards" else paths.dispatch(view)
+        known = seen.shards if kind == "shards" else seen.records
+        names = self._store.children_watched(parent, self._changed.put)
+        self._read_shards(view, kind, [n for n in map(int, names) if n not in known])
+
+    def _read_shards(self, view: str, kind: str, numbers: list[int]) -> None:
+        seen = self.views.get(view)
+        if seen is None or not numbers:
+            return
+        path_of = paths.shard if kind == "shards" else paths.dispatch_shard
+        wanted = [path_of(view, n) for n in numbers]
+        nodes = self._store.read_watched(wanted, self._changed.put)
+        for number, path, node in zip(numbers, wanted, nodes, strict=True):
+            try:
+                self._keep(seen, kind, number, node, path)
+            except InvalidInput as error:
+                log.error("view_not_readable", view=view, error=str(error))  # noqa: TRY400 - the sentence says it all
+
+    def _keep(self, seen: SeenView, kind: str, number: int, node: Node | None, path: str) -> None:
+        if node is None:
+            # Gone with an earlier incarnation. It is not watched; forgetting it lets a new one be noticed.
+            seen.shards.pop(number, None) if kind == "shards" else seen.records.pop(number, None)
+        elif kind == "shards":
+            seen.shards[number] = seen.summary(codec.decode_shard(node.data, seen.header.definition.grid, what=path))
+        else:
+            seen.records[number] = decode_records(node.data, what=path)
+
+    def _look_at_table(self, table: str) -> None:
+        (node,) = self._store.read_watched([paths.table(table)], self._changed.put)
+        self.tables.pop(table, None)
+        if node is None:
+            return
+        try:
+            self.tables[table] = codec.decode_table(node.data, what=paths.table(table))
+        except InvalidInput as error:
+            log.error("table_not_readable", table=table, error=str(error))  # noqa: TRY400 - the sentence says it all
