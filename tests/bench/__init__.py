@@ -1,0 +1,1 @@
+"""Measurements with goals. Each module here is a suite; `python -m tests.bench [SUITE ...]` runs them."""

@@ -1,0 +1,13 @@
+"""Set-up of every test session: shared plugins and how hypothesis searches."""
+
+import os
+
+from hypothesis import settings
+
+pytest_plugins = ["pytester", "tests.support.scenarios", "tests.support.servers", "tests.support.stores"]
+
+# No per-example deadline: on a busy machine it fails tests for being slow, not for being wrong.
+settings.register_profile("local", deadline=None)
+# The gate tries the same examples every time and prints how to replay a failing one.
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")

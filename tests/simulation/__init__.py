@@ -1,0 +1,1 @@
+"""The real code under a schedule that the test decides."""

@@ -1,0 +1,397 @@
+"""Every interleaving of the ledger's races: none ends wrong, and each guard, taken away, is missed at once.
+
+`pytest -rP` prints how many interleavings each case has. The controls stay: they show that the explorer would notice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from floodmark.core import transitions, watermark
+from floodmark.core.buckets import Entry
+from floodmark.core.registry import Command, Put, Remove
+from floodmark.core.transitions import Build, Decision, Mode, Source
+from floodmark.ledger import views
+from floodmark.ledger.viewnodes import Look
+from tests.simulation.explorer import Actor, Explorer, Nodes, Report
+from tests.simulation.ledger_cases import (
+    LedgerOracle,
+    Wrap,
+    event_count,
+    marker,
+    nodes_of,
+    ready_for,
+    registrar,
+    replacer,
+    reverter,
+    without_checks_of_other_shards,
+    without_fence,
+    without_slice_checks,
+    worker,
+)
+from tests.support.ledger_kit import HOUR_MS, VIEW, Kit, cause, segment
+from tests.support.memory_store import MemoryStore
+
+LATE = [Put(segment("late", 0.5, 1))]
+WIDE = [Put(segment("wide", 0, 24 * 20))]
+LATE_GROWN = [Put(segment("late", 0.5, 24 * 20))]
+TAKEN_BACK: list[Command] = [Remove("late")]
+SOURCE_REMOVED: list[Command] = [Remove("a")]
+MODES = [Mode.APPEND, Mode.OVERWRITE, Mode.DELETE]
+
+
+def explored(start: Nodes, oracle: LedgerOracle, *actors: Actor, losses_max: int = 0) -> Report:
+    report = Explorer(start, actors, oracle, losses_max=losses_max).explore()
+    print(report)  # noqa: T201 - pytest shows it on request, and with every failure
+    assert report.interleavings > 50, f"only {report.interleavings} interleavings is no race"
+    return report
+
+
+def marks(start: Nodes, count: int, **how: bool) -> list[Actor]:
+    """One mark for each event to come."""
+    return [marker(f"mark {n}", after_events=event_count(start) + n, **how) for n in range(1, count + 1)]
+
+
+# -- one bucket: its task against changes of its source ------------------------------------------------------------
+
+
+@pytest.mark.scenario("L9", "L10")
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_late_segment_is_never_lost_whatever_answers_are(mode: Mode, *, warm: bool) -> None:
+    """One change, its event delivered twice, any two answers lost, whoever waits for them (INV-3, INV-4, INV-7)."""
+    start, header = ready_for(mode)
+    at = event_count(start) + 1
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, mode=mode, warm=warm, answers_get_lost=True),
+        registrar("registrar", LATE, answers_get_lost=True),
+        marker("mark", after_events=at, warm=warm, answers_get_lost=True),
+        marker("mark again", after_events=at, warm=warm),
+        losses_max=2,
+    )
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("L9", "L10")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param([LATE], [WIDE], id="two-segments"),
+        pytest.param([LATE], [SOURCE_REMOVED], id="one-comes-one-goes"),
+        pytest.param([LATE, TAKEN_BACK], [], id="there-and-back"),
+        pytest.param([LATE, LATE_GROWN], [], id="from-slice-to-wide"),
+    ],
+)
+def test_two_changes_are_never_lost(
+    mode: Mode, one: Sequence[Sequence[Command]], other: Sequence[Sequence[Command]]
+) -> None:
+    """Two changes in any order, their events and marks, and a lost answer (INV-3, INV-4, INV-7)."""
+    if mode is Mode.DELETE and other == [SOURCE_REMOVED]:
+        other = [[Put(segment("a", 0, 1))]]  # it is gone already; it comes back instead
+    start, header = ready_for(mode)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, mode=mode, answers_get_lost=True),
+        *(registrar(f"registrar {n}", *batches) for n, batches in enumerate((one, other)) if batches),
+        *marks(start, 2),
+        losses_max=1,
+    )
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("L10")
+def test_a_change_in_a_slice_that_did_not_exist_is_never_lost() -> None:
+    """The absence of a slice is checked too: the bucket is built from nothing while its first segment arrives."""
+    kit = Kit(MemoryStore())
+    header = kit.set_up()
+    kit.put(segment("z", 50, 51))
+    start = nodes_of(kit)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0),
+        registrar("registrar", LATE),
+        registrar("other registrar", WIDE),
+        *marks(start, 2),
+    )
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize("mode", MODES)
+def test_two_workers_on_one_task_and_a_late_segment_end_right(mode: Mode) -> None:
+    """Active-active: each is told the truth about its own files (INV-2, INV-3, INV-11)."""
+    start, header = ready_for(mode)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, mode=mode, answers_get_lost=True),
+        worker("rival", header.incarnation, 0, mode=mode),
+        registrar("registrar", LATE),
+        *marks(start, 1),
+        losses_max=1,
+    )
+    assert not report.wrong, report
+
+
+def marked_for_nothing() -> tuple[Nodes, str]:
+    """Bucket 0 is STALE, and its source is what it was built from."""
+    kit = Kit(MemoryStore())
+    header = kit.set_up()
+    kit.put(segment("a", 0, 1), segment("z", 5, 6))
+    kit.append(0, "first")
+    kit.mark(0)
+    return nodes_of(kit), header.incarnation
+
+
+@pytest.mark.scenario("L10")
+def test_a_revert_never_hides_a_change() -> None:
+    """STALE back to VALID against a task of the same bucket, a change, its way back, and the marks (INV-3)."""
+    start, incarnation = marked_for_nothing()
+    report = explored(
+        start,
+        LedgerOracle(incarnation),
+        reverter(incarnation),
+        worker("worker", incarnation, 0, mode=Mode.OVERWRITE),
+        registrar("registrar", LATE, TAKEN_BACK),
+        *marks(start, 2),
+    )
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("L10", "L15")
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_a_dropped_view_never_gets_a_commit_of_its_old_attempts(*, warm: bool) -> None:
+    """DROP and CREATE of the same name at any moment of an append whose answer may be lost (INV-13)."""
+    start, header = ready_for(Mode.APPEND)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, warm=warm, answers_get_lost=True),
+        replacer(),
+        losses_max=1,
+    )
+    assert not report.wrong, report
+
+
+# -- controls: a guard taken away ----------------------------------------------------------------------------------
+
+
+def must_find(report: Report, rule: str) -> None:
+    assert any(found.startswith(rule) for found in report.rules), f"{rule} should have been broken: {report}"
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize("mode", MODES)
+def test_control_without_slice_checks_a_bucket_becomes_valid_from_an_old_source(mode: Mode) -> None:
+    """The commit writes what it decided, whatever happened to the registry in between."""
+    start, header = ready_for(mode)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, mode=mode, wrap=without_slice_checks),
+        registrar("registrar", LATE),
+        *marks(start, 1),
+    )
+    must_find(report, "INV-3")
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize("mode", MODES)
+def test_control_marks_that_skip_what_is_not_valid_need_the_slice_checks(mode: Mode) -> None:
+    """Looking only at the end: the mark found nothing VALID and went; then the old content came and stayed."""
+    start, header = ready_for(mode)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation, judges_writes=False),
+        worker("worker", header.incarnation, 0, mode=mode, wrap=without_slice_checks),
+        registrar("registrar", LATE),
+        *marks(start, 1),
+    )
+    must_find(report, "INV-7")
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize("mode", [Mode.OVERWRITE, Mode.DELETE])
+def test_control_a_mark_that_trusts_its_memory_loses_a_change(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It remembers the bucket as STALE and skips it, although it has become VALID since."""
+    monkeypatch.setattr(views, "Look", lambda *seen, trusting: Look(*seen, trusting=True))
+    start, header = ready_for(mode)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, mode=mode),
+        registrar("registrar", LATE),
+        *marks(start, 1, warm=True),
+    )
+    must_find(report, "INV-7")
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize("mode", MODES)
+def test_control_an_event_before_its_change_loses_it(mode: Mode) -> None:
+    """The mark may come before the registration it is about: it marks nothing, and nobody comes again."""
+    start, header = ready_for(mode)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, mode=mode),
+        registrar("registrar", LATE),
+        marker("early mark", after_events=event_count(start)),
+    )
+    must_find(report, "INV-7")
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize("mode", MODES)
+def test_control_the_source_checked_before_the_loop_is_not_enough(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fingerprints compared once, before; then every try writes at the versions it finds."""
+    real = transitions.commit
+
+    def not_comparing(entry: Entry | None, build: Build, live: Source) -> Decision:
+        return real(entry, build, replace(live, fingerprint=build.fingerprint))
+
+    monkeypatch.setattr(transitions, "commit", not_comparing)
+    start, header = ready_for(mode)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, mode=mode, looks_twice=True),
+        registrar("registrar", LATE),
+        *marks(start, 1),
+    )
+    must_find(report, "INV-3")
+
+
+@pytest.mark.scenario("L10", "L15")
+def test_control_without_the_fence_an_old_attempt_commits_to_the_new_view() -> None:
+    """The new view's nodes begin at the versions that the old one's had."""
+    start, header = ready_for(Mode.APPEND)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, wrap=without_fence),
+        replacer(),
+    )
+    must_find(report, "INV-13")
+
+
+@pytest.mark.scenario("L10")
+def test_control_a_revert_without_slice_checks_hides_a_change() -> None:
+    """The change comes between the comparison and the write; its mark finds the bucket STALE and goes."""
+    start, incarnation = marked_for_nothing()
+    report = explored(
+        start,
+        LedgerOracle(incarnation, judges_writes=False),
+        reverter(incarnation, without_slice_checks),
+        registrar("registrar", LATE),
+        *marks(start, 1),
+    )
+    must_find(report, "INV-7")
+
+
+# -- the watermark at the boundary of two shards, 255 | 256 ---------------------------------------------------------
+
+
+def at_boundary(first_hour: int, *, shard_exists: bool) -> tuple[Nodes, str]:
+    """Coverage begins at this hour; the shard after the boundary is absent, or has a bucket further on."""
+    kit = Kit(MemoryStore())
+    header = kit.set_up(coverage_hour=first_hour)
+    kit.put(segment("a", 200, 300))
+    if shard_exists:
+        kit.append(260, "further-on")
+    return nodes_of(kit), header.incarnation
+
+
+Groups = Sequence[tuple[int, ...]]
+RACES: list[Groups] = [
+    [(255,), (256,)],
+    [(254,), (255,), (256,)],
+    [(255,), (256,), (257,)],
+    [(254, 255), (256,)],
+    [(254,), (255, 256)],
+    [(254, 255), (256, 257)],
+    [(254, 256), (255,)],
+]
+
+
+def raced(
+    groups: Groups, *, shard_exists: bool, warm: bool, wrap: Wrap = lambda store: store, losses_max: int = 0
+) -> Report:
+    hours = sorted(hour for group in groups for hour in group)
+    start, incarnation = at_boundary(hours[0], shard_exists=shard_exists)
+    workers = [
+        worker(f"worker {n}", incarnation, *group, warm=warm, wrap=wrap, answers_get_lost=n == 0)
+        for n, group in enumerate(groups)
+    ]
+    oracle = LedgerOracle(incarnation, watermark_hour=hours[-1] + 1)
+    return explored(start, oracle, *workers, losses_max=losses_max)
+
+
+@pytest.mark.scenario("L2", "L10")
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("shard_exists", [False, True], ids=["new-shard", "old-shard"])
+@pytest.mark.parametrize("groups", RACES, ids=str)
+def test_the_watermark_passes_every_bucket_whoever_comes_first(
+    groups: Groups, *, shard_exists: bool, warm: bool
+) -> None:
+    """Neighbours on both sides of a shard boundary, alone and in groups: nobody leaves the move to another (INV-5)."""
+    report = raced(groups, shard_exists=shard_exists, warm=warm, losses_max=1 if len(groups) == 2 else 0)
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize("shard_exists", [False, True], ids=["new-shard", "old-shard"])
+def test_control_without_checks_of_other_shards_the_watermark_stays_behind(*, shard_exists: bool) -> None:
+    """The one who moves it looked into the next shard, and a bucket came there before the move was written."""
+    report = raced([(255,), (256,)], shard_exists=shard_exists, warm=False, wrap=without_checks_of_other_shards)
+    must_find(report, "5.4")
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize("groups", [[(255,), (256,)], [(254,), (255,), (256,)], [(254, 255), (256,)]], ids=str)
+def test_control_without_the_check_of_the_header_the_watermark_stays_behind(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who does not move it believed that it was not next in line, and meanwhile became so."""
+    monkeypatch.setattr(watermark, "depends_on_header", lambda *_, **__: False)
+    must_find(raced(groups, shard_exists=True, warm=False), "5.4")
+
+
+@pytest.mark.scenario("L10")
+def test_coverage_extended_backwards_during_appends_stalls_nobody() -> None:
+    """The live edge moves on over both sides of the boundary, and what becomes covered has entries (INV-5, INV-6)."""
+    start, incarnation = at_boundary(255, shard_exists=True)
+    extender = Actor(
+        "consistency",
+        partial(Kit, seed=15),
+        lambda kit: kit.ledger.views.extend_coverage(VIEW.name, 253 * HOUR_MS, cause("older")),
+    )
+    workers = [worker(f"worker {hour}", incarnation, hour) for hour in (255, 256)]
+    report = explored(start, LedgerOracle(incarnation, watermark_hour=257), extender, *workers)
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("L10")
+def test_the_watermark_stays_within_data_whose_end_moves_back() -> None:
+    """The last segment goes while the gap below its bucket closes: not past the end, and not short of it (INV-5)."""
+    kit = Kit(MemoryStore())
+    header = kit.set_up()
+    kit.put(segment("a", 0, 1), segment("b", 1, 2))
+    kit.append(1, "first")
+    start = nodes_of(kit)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, answers_get_lost=True),
+        registrar("registrar", [Remove("b")]),
+        marker("mark", 1, after_events=event_count(start) + 1),
+        losses_max=1,
+    )
+    assert not report.wrong, report

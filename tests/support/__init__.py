@@ -1,0 +1,1 @@
+"""What the test suites share: waiting for conditions, claims on scenarios, real servers."""

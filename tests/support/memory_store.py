@@ -1,0 +1,164 @@
+"""A store in memory with ZooKeeper's semantics that matter, and wrappers that make any store misbehave on purpose.
+
+It passes the same contract suite as the real one: tests/integration/test_store_contract.py.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from floodmark.core.errors import OutcomeUnknown, Unavailable
+from floodmark.ledger import paths
+from floodmark.ledger.store import Check, Committed, Conflicted, Create, Delete, Node, Op, Set, Store
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+class MemoryStore:
+    """Nodes with versions in a dictionary; a commit is applied whole or not at all."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {"/": Node(b"", 0)}
+        self.ephemeral: set[str] = set()
+        self._data_watches: dict[str, list[Callable[[str], None]]] = {}
+        self._child_watches: dict[str, list[Callable[[str], None]]] = {}
+        for path in (paths.ROOT, paths.TABLES, paths.VIEWS, paths.SERVICES, paths.LEADERS):
+            self.nodes[path] = Node(b"", 0)
+
+    def read(self, path: str) -> Node | None:
+        return self.nodes.get(path)
+
+    def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
+        return [self.read(path) for path in wanted]
+
+    def children(self, path: str) -> list[str]:
+        prefix = path.rstrip("/") + "/"
+        below = (p[len(prefix) :] for p in self.nodes if p.startswith(prefix) and p != "/")
+        return [name for name in below if "/" not in name]
+
+    def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
+        before, ephemeral_before = dict(self.nodes), set(self.ephemeral)
+        versions: list[int | None] = []
+        for op in ops:
+            if not self._holds(op):
+                self.nodes, self.ephemeral = before, ephemeral_before
+                return Conflicted(op)
+            versions.append(self._apply(op))
+        self._fire(ops)
+        return Committed(tuple(versions))
+
+    def sync(self) -> None: ...
+
+    def read_watched(self, wanted: Sequence[str], on_change: Callable[[str], None]) -> list[Node | None]:
+        for path in wanted:
+            if path in self.nodes:
+                self._data_watches.setdefault(path, []).append(on_change)
+        return self.read_many(wanted)
+
+    def children_watched(self, path: str, on_change: Callable[[str], None]) -> list[str]:
+        if path in self.nodes:
+            self._child_watches.setdefault(path, []).append(on_change)
+        return self.children(path)
+
+    def expire_session(self) -> None:
+        """The session of whoever made the ephemeral nodes is over."""
+        ended = sorted(self.ephemeral)
+        for path in ended:
+            self.nodes.pop(path, None)
+        self.ephemeral.clear()
+        self._fire([Delete(path) for path in ended])
+
+    def _fire(self, ops: Sequence[Op]) -> None:
+        """Tell, once each, those who watch what these operations changed; at once, where ZooKeeper takes a moment."""
+        for op in ops:
+            if isinstance(op, Check):
+                continue
+            if not isinstance(op, Create):
+                self._tell(self._data_watches, op.path)
+            if not isinstance(op, Set):
+                self._tell(self._child_watches, parent_of(op.path))
+            if isinstance(op, Delete):
+                self._tell(self._child_watches, op.path)
+
+    def _tell(self, watches: dict[str, list[Callable[[str], None]]], path: str) -> None:
+        for on_change in watches.pop(path, ()):
+            on_change(path)
+
+    def _holds(self, op: Op) -> bool:
+        node = self.nodes.get(op.path)
+        if isinstance(op, Create):
+            parent = parent_of(op.path)
+            return node is None and parent in self.nodes and parent not in self.ephemeral
+        if isinstance(op, Delete) and self.children(op.path):
+            return False
+        return node is not None and op.version in (-1, node.version)
+
+    def _apply(self, op: Op) -> int | None:
+        if isinstance(op, Create):
+            self.nodes[op.path] = Node(op.data, 0)
+            if op.ephemeral:
+                self.ephemeral.add(op.path)
+            return 0
+        if isinstance(op, Set):
+            self.nodes[op.path] = Node(op.data, self.nodes[op.path].version + 1)
+            return self.nodes[op.path].version
+        if isinstance(op, Delete):
+            del self.nodes[op.path]
+            self.ephemeral.discard(op.path)
+        else:
+            assert isinstance(op, Check)
+        return None
+
+
+@dataclass
+class Watched:
+    """Passes everything on and counts it. `before_commit` may act as a peer between a decision and its write."""
+
+    inner: Store
+    reads: int = 0
+    commits: list[Sequence[Op]] = field(default_factory=list)
+    before_commit: Callable[[int], None] = lambda _: None
+
+    def read(self, path: str) -> Node | None:
+        self.reads += 1
+        return self.inner.read(path)
+
+    def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
+        self.reads += bool(wanted)
+        return self.inner.read_many(wanted)
+
+    def children(self, path: str) -> list[str]:
+        return self.inner.children(path)
+
+    def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
+        self.commits.append(ops)
+        self.before_commit(len(self.commits))
+        return self.inner.commit(ops)
+
+    def sync(self) -> None:
+        self.inner.sync()
+
+
+@dataclass
+class Faulty(Watched):
+    """Follows a script, one word for each commit: `ok`, `lost` (applied, no answer), `gone` (not applied, no answer),
+    `away` (refused at once). After the script everything is `ok`. `after_loss` acts before the answer is looked up."""
+
+    script: Iterator[str] = field(default_factory=lambda: iter(()))
+    after_loss: Callable[[], None] = lambda: None
+
+    def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
+        self.commits.append(ops)
+        self.before_commit(len(self.commits))
+        word = next(self.script, "ok")
+        if word == "away":
+            raise Unavailable("the store is away")
+        if word == "gone":
+            raise OutcomeUnknown("the connection broke before the request arrived")
+        answer = self.inner.commit(ops)
+        if word == "lost":
+            assert isinstance(answer, Committed), f"a lost answer was meant to be a success, it was {answer}"
+            self.after_loss()
+            raise OutcomeUnknown("the connection broke before the answer arrived")
+        return answer

@@ -1,0 +1,168 @@
+"""Definitions of tables and views: what they become, and what is refused with which words."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floodmark.catalog.definitions import TableRequest, ViewRequest, create_table, create_view
+from floodmark.catalog.documents import fields_of, table_request, view_request
+from floodmark.catalog.durations import format_duration, parse_duration_ms
+from floodmark.catalog.status import view_standing
+from floodmark.core.dispatch import Policy
+from floodmark.core.errors import InvalidInput
+from floodmark.ledger.dispatch import Offer
+from floodmark.ledger.ledger import Ledger
+from tests.support.ledger_kit import HOUR_MS, Kit, segment
+from tests.support.memory_store import MemoryStore
+from tests.support.pipeline import SCHEMA, write_parquet
+
+VIEW = ViewRequest("hourly", "rides", "1h", "SELECT count(*) FROM rides", "/lake/views/hourly")
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Kit(MemoryStore()).ledger
+
+
+def test_columns_not_given_are_those_of_a_file_that_is_there(ledger: Ledger, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", 1, 2)
+    header = create_table(ledger, TableRequest("rides", str(tmp_path), "event_time"))
+    assert header.definition.columns == tuple((f.name, str(f.type)) for f in SCHEMA)
+
+
+def test_a_table_may_be_defined_before_its_directory_exists(ledger: Ledger, tmp_path: Path) -> None:
+    assert create_table(ledger, TableRequest("rides", str(tmp_path / "later"), "event_time")).definition.columns == ()
+
+
+def test_defining_the_same_table_again_changes_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    request = TableRequest("rides", str(tmp_path), "event_time")
+    assert create_table(ledger, request) == create_table(ledger, request)
+    with pytest.raises(InvalidInput, match=r"^table-exists: table 'rides' exists with another definition"):
+        create_table(ledger, replace(request, time_column="t"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"name": "Rides"}, "name: table 'Rides' must be a lower-case letter"),
+        ({"location": "lake/rides"}, "location: table 'rides' has location 'lake/rides', it must be an absolute path"),
+        ({"properties": {"scan": "maybe"}}, "property: table 'rides' has no property scan = 'maybe'"),
+        ({"properties": {"colour": "red"}}, "property: table 'rides' has no property colour = 'red'; there are glob"),
+        ({"columns": (("n", "int64"),)}, "no-time-column: table 'rides' has no column 'event_time'"),
+        ({"slice_span": "1w"}, "duration: slice span '1w' must be a whole number and one of ms, s, m, h, d"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_with_the_rule(ledger: Ledger, changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        create_table(ledger, replace(TableRequest("rides", "/lake/rides", "event_time"), **changed))
+    assert str(refused.value).startswith(told)
+    assert ledger.registry.tables() == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"bucket": "367d"}, "bucket: view 'hourly' has buckets of 367d, at most 366d are allowed"),
+        ({"bucket": "0h"}, "duration: bucket '0h' must be"),
+        ({"coverage": "some"}, "coverage: view 'hourly' has coverage 'some', it must be one of extend, fixed"),
+        ({"select": " "}, "view: view 'hourly' needs a query"),
+        ({"location": "views"}, "location: view 'hourly' has location 'views'"),
+        ({"table": "nowhere"}, "unknown-table: there is no table 'nowhere'"),
+    ],
+)
+def test_a_view_that_cannot_be_is_refused_with_the_rule(ledger: Ledger, changed: dict[str, Any], told: str) -> None:
+    create_table(ledger, TableRequest("rides", "/lake/rides", "event_time"))
+    with pytest.raises(InvalidInput) as refused:
+        create_view(ledger, replace(VIEW, **changed))
+    assert str(refused.value).startswith(told)
+    assert list(ledger.views.names()) == []
+
+
+def test_coverage_begins_with_the_data_or_as_told() -> None:
+    kit = Kit(MemoryStore())
+    create_table(kit.ledger, TableRequest("rides", "/lake/rides", "event_time"))
+    assert create_view(kit.ledger, VIEW).coverage_start_ms is None
+    kit.put(segment("a", 5.5, 7))
+    assert create_view(kit.ledger, replace(VIEW, name="second")).coverage_start_ms == 5 * HOUR_MS
+    told = create_view(kit.ledger, replace(VIEW, name="third", coverage_start_ms=2 * HOUR_MS))
+    assert told.coverage_start_ms == 2 * HOUR_MS
+
+
+def test_a_file_and_flags_make_the_same_request() -> None:
+    text = """
+    [view]
+    name = "hourly"
+    table = "rides"
+    bucket = "1h"
+    select = "SELECT count(*) FROM rides"
+    location = "/lake/views/hourly"
+    coverage_start = 2014-01-01T00:00:00Z
+    """
+    fields = fields_of(text, section="view", what="view.toml")
+    flags = {"name": "hourly", "table": "rides", "bucket": "1h", "select": VIEW.select, "location": VIEW.location}
+    flags["coverage_start"] = "2014-01-01T00:00Z"
+    asked = view_request(fields, time_ms=_iso_ms)
+    assert asked == view_request(flags, time_ms=_iso_ms)
+    assert asked.coverage_start_ms == 1_388_534_400_000
+
+
+def _iso_ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
+
+
+def test_a_table_file_has_properties_and_columns() -> None:
+    text = (
+        '[table]\nname="rides"\nlocation="/l"\ntime_column="t"\nscan=false\nglob="*.pq"\n[table.columns]\nt="int64"\n'
+    )
+    request = table_request(fields_of(text, section="table", what="f"))
+    assert request.properties == {"scan": "false", "glob": "*.pq"}
+    assert request.columns == (("t", "int64"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[table", "definition: f is not TOML"),
+        ("[view]\n", "definition: f must have exactly one section, [table]"),
+        ("[table]\n[other]\n", "definition: f must have exactly one section, [table]"),
+        ('[table]\nnam = "x"\n', "definition: a table has no nam; did you mean name?"),
+        ('[table]\nname = "x"\n', "definition: table 'x' needs location, time_column"),
+        ('[table]\nname="x"\nlocation="/l"\ntime_column="t"\nscan="yes"\n', "definition: scan = 'yes' must be a true"),
+    ],
+)
+def test_a_definition_file_that_says_something_else_is_refused(text: str, told: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        table_request(fields_of(text, section="table", what="f"))
+    assert str(refused.value).startswith(told)
+
+
+def test_the_standing_of_a_view_has_its_lag_its_buckets_and_what_pins_it() -> None:
+    """Behind the data, not behind the clock; quarantined and frozen buckets by name, ordinary retries not."""
+    kit = Kit(MemoryStore())
+    header = kit.set_up()
+    kit.put(segment("a", 0, 2), segment("b", 3, 6))
+    for hour in range(3):
+        kit.append(hour, f"attempt-{hour}")
+    kit.mark(1)
+    offers = [Offer(h * HOUR_MS, f"task-{h}", "live") for h in (1, 3, 4)]
+    kit.ledger.dispatch.offer(header, offers, alive=(), policy=Policy())
+    fail = kit.ledger.dispatch.fail
+    fail(header, 1 * HOUR_MS, task_id="task-1", error="out of memory", policy=Policy(tries_max=1))
+    fail(header, 3 * HOUR_MS, task_id="task-3", error="b.parquet is missing", policy=Policy(), frozen=True)
+    fail(header, 4 * HOUR_MS, task_id="task-4", error="a hiccup", policy=Policy())
+    standing = view_standing(kit.ledger, "rides_hourly")
+    assert (standing.watermark_ms, standing.lag_ms) == (3 * HOUR_MS, 3 * HOUR_MS)
+    assert standing.counts == {"VALID": 1, "VALID-empty": 1, "STALE": 1}
+    assert [(p.start_ms // HOUR_MS, p.condition, p.error) for p in standing.pins] == [
+        (1, "quarantined", "out of memory"),
+        (3, "frozen", "b.parquet is missing"),
+    ]
+
+
+@pytest.mark.parametrize(("text", "ms"), [("250ms", 250), ("5 m", 300_000), ("1h", 3_600_000), ("2d", 172_800_000)])
+def test_a_duration_is_read_and_written_the_same(text: str, ms: int) -> None:
+    assert parse_duration_ms(text, what="bucket") == ms
+    assert format_duration(ms) == text.replace(" ", "")

@@ -1,0 +1,278 @@
+"""From events to marks on a ledger in memory: what is coalesced, when records are finished, and who waits for whom."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from floodmark.bus.ports import Partition, Record
+from floodmark.bus.pump import Assignment, Delivery
+from floodmark.contracts.envelope import Envelope, originate
+from floodmark.contracts.messages import SegmentChange, SegmentsChanged, TimeRange
+from floodmark.core.debounce import Batch, Bounds
+from floodmark.core.errors import InvalidInput, Unavailable
+from floodmark.ledger.ledger import Ledger
+from floodmark_consistency.index import ViewIndex, read_index
+from floodmark_consistency.marker import Marker
+from floodmark_consistency.marking import mark_view
+from tests.support.bus_doubles import FrozenClock
+from tests.support.ledger_kit import Kit, segment
+from tests.support.memory_store import MemoryStore, Watched
+
+HOUR = 3_600_000
+
+
+class FinishedDelivery(Delivery[Envelope]):
+    """Notes that it was finished."""
+
+    __slots__ = ("finished",)
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+@dataclass
+class LaterExecutor:
+    """Runs work when the test says so."""
+
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self.waiting.append(work)
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+@dataclass
+class CountingStore(Watched):
+    """Counts every access, the listing of children and the syncing too."""
+
+    others: int = 0
+
+    def children(self, path: str) -> list[str]:
+        self.others += 1
+        return super().children(path)
+
+    def sync(self) -> None:
+        self.others += 1
+        super().sync()
+
+    @property
+    def accesses(self) -> int:
+        return self.reads + len(self.commits) + self.others
+
+
+@dataclass
+class Bench:
+    """A marker on a list of views and marks that are only noted, or on a ledger."""
+
+    ledger: Ledger | None = None
+    views: dict[str, frozenset[str]] = field(default_factory=lambda: {"rides": frozenset({"hourly"})})
+    bounds: Bounds = field(default_factory=lambda: Bounds(100, 1_000, 1_000))
+
+    def __post_init__(self) -> None:
+        self.clock = FrozenClock(10_000)
+        self.executor = LaterExecutor()
+        self.marked: list[tuple[str, Batch]] = []
+        self.trouble: dict[str, Exception] = {}
+        self.index_reads = 0
+        self.offset = 0
+        self.marker = Marker(
+            mark=self._mark,
+            read_index=self._read_index,
+            executor=self.executor,
+            clock=self.clock,
+            randomness=random.Random(1),
+            bounds=self.bounds,
+            index_refresh_ms=500,
+        )
+        self.turn()
+
+    def _mark(self, view: str, batch: Batch) -> None:
+        if self.ledger is not None:
+            mark_view(self.ledger, view, batch)
+        if view in self.trouble:
+            raise self.trouble[view]
+        self.marked.append((view, batch))
+
+    def _read_index(self) -> ViewIndex:
+        self.index_reads += 1
+        if self.ledger is not None:
+            return read_index(self.ledger)
+        return ViewIndex(dict(self.views))
+
+    def turn(self, ms: int = 0) -> None:
+        self.clock.ms += ms
+        self.marker.step()
+        self.executor.run()
+        self.marker.step()
+
+    def hear(self, *hours: int, table: str = "rides", action: str = "added") -> FinishedDelivery:
+        changes = tuple(
+            SegmentChange.model_validate(
+                {
+                    "action": action,
+                    "name": f"s{h}",
+                    "crc": None if action == "deleted" else 1,
+                    "ranges": (TimeRange(start_ms=h * HOUR, end_ms=(h + 1) * HOUR),),
+                }
+            )
+            for h in hours
+        )
+        event = SegmentsChanged(
+            event_id=f"e{self.offset}", table=table, registry_version=1, registered_at_ms=0, changes=changes
+        )
+        record = Record(Partition("segments.v1", 0), self.offset, None, b"")
+        self.offset += 1
+        envelope = originate(event, event_id=event.event_id, source="test", time_ms=None)
+        delivery = FinishedDelivery(record, envelope, Assignment(record.partition), None)  # type: ignore[arg-type]
+        delivery.finished = False
+        self.marker.offer(delivery)
+        return delivery
+
+
+def test_a_burst_within_the_quiet_period_is_one_flush() -> None:
+    """C2 in the small."""
+    bench = Bench()
+    deliveries = [bench.hear(3) for _ in range(100)]
+    bench.turn(99)
+    assert bench.marked == []
+    bench.turn(1)
+    assert len(bench.marked) == 1
+    bench.turn(500)
+    assert all(d.finished for d in deliveries)
+
+
+def test_a_record_is_finished_only_after_its_mark() -> None:
+    """Effects first, offset last (INV-8)."""
+    bench = Bench()
+    delivery = bench.hear(3)
+    bench.turn(600)  # the index is newer than the record, but the mark is only submitted now
+    assert bench.marked
+    bench.turn(600)
+    assert delivery.finished
+    bench.trouble["hourly"] = Unavailable("no ZooKeeper")
+    delivery = bench.hear(4)
+    for _ in range(20):
+        bench.turn(600)
+    assert not delivery.finished
+    bench.trouble.clear()
+    for _ in range(30):
+        bench.turn(600)
+    assert delivery.finished
+    assert [i.start_ms // HOUR for _, b in bench.marked for m in b.marks for i in m.ranges or ()] == [3, 4]
+
+
+def test_a_table_without_views_costs_no_reading_of_its_own() -> None:
+    """C1 in the small: the list of views is read by the clock, not by the event."""
+    bench = Bench(views={})
+    reads = bench.index_reads
+    delivery = bench.hear(3, table="lonely")
+    bench.turn(0)
+    assert bench.index_reads == reads
+    assert not delivery.finished, "a view may have been created a moment ago"
+    bench.turn(500)
+    bench.turn(0)
+    assert delivery.finished
+    assert bench.marked == []
+
+
+@pytest.mark.scenario("C1")
+def test_a_change_of_a_table_without_views_touches_the_ledger_not_once() -> None:
+    """C1: nothing is read or written because of the event, then or later; its record is finished all the same."""
+    store = CountingStore(MemoryStore())
+    kit = Kit(store)
+    kit.set_up()
+    kit.put(segment("a", 3, 4))
+    bench = Bench(ledger=kit.ledger)
+
+    def accesses_of_a_second() -> int:
+        before = store.accesses
+        for _ in range(10):
+            bench.turn(100)
+        return store.accesses - before
+
+    idle = accesses_of_a_second()
+    delivery = bench.hear(3, table="lonely")
+    assert accesses_of_a_second() == idle
+    assert delivery.finished
+    bench.hear(3, table="rides")
+    assert accesses_of_a_second() > idle, "the counter does not see the marks of a table that has a view"
+
+
+def test_a_view_created_just_before_the_event_is_marked_although_the_index_is_older() -> None:
+    """The record waits for a reading of the list that began after it arrived."""
+    bench = Bench()
+    bench.views = {"rides": frozenset({"hourly", "brand_new"})}
+    delivery = bench.hear(3)
+    bench.turn(100)
+    assert [v for v, _ in bench.marked] == ["hourly"]
+    assert not delivery.finished
+    bench.turn(500)
+    bench.turn(100)
+    bench.turn(0)
+    assert {v for v, _ in bench.marked} == {"hourly", "brand_new"}
+    assert delivery.finished
+
+
+def test_a_record_in_the_very_moment_a_reading_begins_is_sure_after_that_reading() -> None:
+    """Order counts, not the clock: a record heard before the reading began does not wait for one more."""
+    bench = Bench()
+    bench.clock.ms += 500
+    delivery = bench.hear(3, table="lonely")
+    bench.turn(0)  # the next reading begins in the same millisecond
+    assert delivery.finished
+
+
+def test_a_record_heard_while_the_list_is_being_read_waits_for_the_next_reading() -> None:
+    """What is being read may have missed a view that was created since."""
+    bench = Bench()
+    bench.clock.ms += 500
+    bench.marker.step()
+    delivery = bench.hear(3, table="lonely")
+    bench.turn(0)
+    assert not delivery.finished
+    bench.turn(500)
+    assert delivery.finished
+
+
+def test_one_views_trouble_does_not_delay_another() -> None:
+    """INV-14: each view has its own flush."""
+    bench = Bench(views={"rides": frozenset({"sick", "well"})})
+    bench.trouble["sick"] = Unavailable("away")
+    bench.hear(3)
+    bench.turn(100)
+    assert [v for v, _ in bench.marked] == ["well"]
+
+
+def test_a_view_whose_data_is_damaged_does_not_pin_the_offset() -> None:
+    """C11 in the small: no retry can mark it, and the others' records must go on."""
+    bench = Bench(views={"rides": frozenset({"damaged", "well"})})
+    bench.trouble["damaged"] = InvalidInput("format", "garbage")
+    delivery = bench.hear(3)
+    bench.turn(600)
+    bench.turn(600)
+    assert delivery.finished
+
+
+def test_a_bug_while_marking_ends_the_service() -> None:
+    """Nobody catches a broken invariant."""
+    bench = Bench()
+    bench.trouble["hourly"] = ZeroDivisionError("bug")
+    bench.hear(3)
+    with pytest.raises(ZeroDivisionError):
+        bench.turn(600)
+
+
+def test_stopping_marks_what_was_heard_at_once() -> None:
+    """Pending marks are not dropped on stop."""
+    bench = Bench(bounds=Bounds(60_000, 600_000, 1_000))
+    delivery = bench.hear(3)
+    bench.marker.hurry()
+    bench.turn(1)
+    bench.turn(1)
+    assert bench.marked
+    assert delivery.finished

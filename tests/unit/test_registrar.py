@@ -1,0 +1,199 @@
+"""Registering batches of files, on a ledger in memory: order, names, and trouble that stays where it belongs."""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from floodmark.bus.ports import Outgoing
+from floodmark.contracts.messages import SegmentMetadata
+from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
+from floodmark.core.tables import TableDefinition
+from floodmark_ingester.outbox import Outbox
+from floodmark_ingester.registrar import Registrar, Request, Trouble
+from tests.support.ledger_kit import Kit
+from tests.support.memory_store import MemoryStore
+from tests.support.pipeline import write_parquet
+
+
+class KeepingPublisher:
+    """Keeps what is published, or fails as it is told."""
+
+    def __init__(self) -> None:
+        self.published: list[Outgoing] = []
+        self.trouble: Exception | None = None
+
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.published += messages
+
+
+class Desk:
+    """A registrar with its table, and short words for what is asked of it."""
+
+    def __init__(self, location: Path) -> None:
+        self.location = location
+        self.kit = Kit(MemoryStore())
+        self.ledger = self.kit.ledger
+        self.ledger.registry.create_table(TableDefinition("rides", str(location), "event_time"))
+        self.publisher = KeepingPublisher()
+        self.outbox = Outbox(self.ledger, self.publisher)
+        self.registrar = Registrar(self.ledger, ThreadPoolExecutor(2), self.outbox.publish)
+
+    def write(self, *paths: str) -> None:
+        for path in paths:
+            write_parquet(self.location / path, 1, 2)
+
+    def ask(self, *requests: Request) -> list[Trouble | None]:
+        return self.registrar.register(requests)
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {s.name: s.path for s in self.ledger.registry.snapshot("rides").by_name.values()}
+
+    @property
+    def version(self) -> int:
+        return self.ledger.registry.header("rides").version
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def add(path: str, name: str | None = None, claimed: dict[str, int] | None = None) -> Request:
+    metadata = SegmentMetadata.model_validate(claimed) if claimed else None
+    return Request("rides", "add", path, name, metadata, path.encode().hex().zfill(32))
+
+
+def delete(path: str | None = None, name: str | None = None) -> Request:
+    return Request("rides", "delete", path, name, None, "1" * 32)
+
+
+def test_a_batch_is_one_registry_write_and_one_event(desk: Desk) -> None:
+    desk.write("a", "b", "c")
+    assert desk.ask(add("a"), add("b"), add("c")) == [None] * 3
+    assert (desk.version, len(desk.publisher.published)) == (1, 1)
+
+
+def test_one_bad_request_does_not_take_the_others_down(desk: Desk) -> None:
+    desk.write("a", "b")
+    unknown = Request("nowhere", "add", "a", None, None, "2" * 32)
+    outcomes = desk.ask(add("a"), add("absent"), unknown, add("b"))
+    rules = [outcome.rule if isinstance(outcome, InvalidInput) else outcome for outcome in outcomes]
+    assert rules == [None, "file-absent", "unknown-table", None]
+    assert set(desk.names) == {"a", "b"}
+
+
+def test_a_segment_the_registry_cannot_hold_is_refused_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slice is full. The rest of the batch is registered all the same, and reported as registered."""
+    desk.write("a", "b", "c", "d")
+    refusing = desk.ledger.registry.apply
+
+    def apply(table: str, commands: list[object]) -> object:
+        if any("'c'" in repr(command) for command in commands):
+            raise InvalidInput("node-too-large", "the slice is full")
+        return refusing(table, commands)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(desk.ledger.registry, "apply", apply)
+    outcomes = desk.ask(*(add(path) for path in "abcd"))
+    assert [getattr(outcome, "rule", None) for outcome in outcomes] == [None, None, "node-too-large", None]
+    assert set(desk.names) == {"a", "b", "d"}
+
+
+@pytest.mark.parametrize("trouble", [Unavailable("Kafka is away"), OutcomeUnknown("no answer")])
+def test_what_is_registered_counts_as_registered_although_kafka_is_away(desk: Desk, trouble: Exception) -> None:
+    """The event waits in the outbox, and is published when Kafka is back."""
+    desk.write("a")
+    desk.publisher.trouble = trouble
+    assert desk.ask(add("a")) == [None]
+    assert len(desk.ledger.registry.outbox("rides")) == 1
+    desk.publisher.trouble = None
+    assert desk.outbox.publish_all() == 1
+    assert desk.ledger.registry.outbox("rides") == []
+    assert len(desk.publisher.published) == 1
+
+
+def test_the_same_thing_said_often_in_one_batch_is_one_write(desk: Desk) -> None:
+    desk.write("a")
+    assert desk.ask(*[add("a")] * 10) == [None] * 10
+    assert desk.version == 1
+    assert [name for name, _ in desk.kit.outcomes] == ["create table rides", "register 1 segments of rides"]
+
+
+def test_a_batch_is_carried_out_in_its_order(desk: Desk) -> None:
+    """Added, deleted, added: it is there. Added, deleted: it is not."""
+    desk.write("a", "b")
+    assert desk.ask(add("a"), delete("a"), add("a"), add("b"), delete("b")) == [None] * 5
+    assert set(desk.names) == {"a"}
+
+
+def test_a_delete_by_path_finds_the_segment_by_whatever_name_it_has(desk: Desk) -> None:
+    """Registered before, or in the same batch."""
+    desk.write("a", "b")
+    desk.ask(add("a", name="first"))
+    assert desk.ask(delete("a"), add("b", name="second"), delete("b")) == [None] * 3
+    assert desk.names == {}
+
+
+def test_a_file_announced_without_its_name_keeps_the_one_it_has(desk: Desk) -> None:
+    """The scanner and a producer may both announce it: its rows must not count twice."""
+    desk.write("a")
+    assert desk.ask(add("a", name="first"), add("a")) == [None, None]
+    assert desk.ask(add("a")) == [None]
+    assert desk.names == {"first": "a"}
+
+
+def test_a_file_is_not_registered_under_a_second_name(desk: Desk) -> None:
+    desk.write("a")
+    (refused,) = desk.ask(add("a"), add("a", name="second"))[1:]
+    assert str(refused) == "path-taken: a is registered as 'a', it cannot be 'second' as well"
+    assert desk.names == {"a": "a"}
+    assert desk.ask(delete("a"), add("a", name="second")) == [None, None]
+    assert desk.names == {"second": "a"}
+
+
+def test_deleting_what_is_not_registered_changes_nothing(desk: Desk) -> None:
+    assert desk.ask(delete("a"), delete(name="b")) == [None, None]
+    assert desk.version == 0
+
+
+@pytest.mark.parametrize("claimed", [{"rows": 11}, {"crc": 5}, {"start_ms": 0, "last_ms": 7_199_999}])
+def test_metadata_that_the_file_contradicts_is_refused(desk: Desk, claimed: dict[str, int]) -> None:
+    desk.write("a")
+    (refused,) = desk.ask(add("a", claimed=claimed))
+    assert isinstance(refused, InvalidInput)
+    assert (refused.rule, desk.version) == ("metadata", 0)
+    assert desk.ask(add("a", claimed={"rows": 10, "start_ms": 3_600_000, "last_ms": 7_199_999})) == [None]
+
+
+def test_each_change_of_an_event_has_the_trace_of_its_announcement(desk: Desk) -> None:
+    desk.write("a", "b")
+    desk.ask(add("a"), add("b"))
+    (message,) = desk.publisher.published
+    traces = {change["name"]: change["trace_id"] for change in json.loads(message.value)["changes"]}
+    assert traces == {"a": add("a").trace_id, "b": add("b").trace_id}
+
+
+def test_an_outbox_is_published_in_order_and_each_event_once(desk: Desk) -> None:
+    desk.publisher.trouble = Unavailable("Kafka is away")
+    for path in ("a", "b", "c"):
+        desk.write(path)
+        desk.ask(add(path))
+    desk.publisher.trouble = None
+    assert (desk.outbox.publish("rides"), desk.outbox.publish("rides")) == (3, 0)
+    assert [json.loads(m.value)["registry_version"] for m in desk.publisher.published] == [1, 2, 3]
+
+
+def test_a_registry_that_cannot_be_reached_means_try_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.write("a")
+
+    def away(_: str) -> None:
+        raise Unavailable("not connected to ZooKeeper")
+
+    monkeypatch.setattr(desk.ledger.registry, "header", away)
+    (trouble,) = desk.ask(add("a"))
+    assert isinstance(trouble, Unavailable)
