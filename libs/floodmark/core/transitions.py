@@ -31,6 +31,7 @@ class Reason(StrEnum):
     BEYOND_SOURCE = "this bucket ends after the source's last instant"
     NOT_COVERED = "the view's coverage has not begun"
     DROPPED = "the view was dropped or replaced"
+    HOLD_LOST = "this attempt's hold ran out, so what it read and wrote may be gone"
 
 
 @dataclass(frozen=True, slots=True)

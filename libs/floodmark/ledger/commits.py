@@ -5,6 +5,7 @@
     set    the shards of the buckets                                                                  INV-2
     set    the header, when the watermark moves, or check it when this write could be next in line    INV-5
     check  the other shards that were looked into to find where the run of buckets ends
+    check  that the attempt's hold stands, so that nobody has begun to clear its files away             INV-11
 
 The first try trusts what the attempt already knows: the versions it built from and the nodes it last saw. Everything
 it relies on is checked in the write, so being wrong costs a second try, in which all of it is read again.
@@ -23,8 +24,9 @@ from floodmark.core.tables import ViewHeader
 from floodmark.core.transitions import Build, Changed, Decision, Mode, Reason, Rejected, Source
 from floodmark.ledger import paths
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
+from floodmark.ledger.holds import Hold
 from floodmark.ledger.registry import Registry
-from floodmark.ledger.store import Check, Committed, Op
+from floodmark.ledger.store import ANY_VERSION, Check, Committed, Op
 from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, SeenShard
 
 BUILDS_PER_COMMIT_MAX = 1024
@@ -79,8 +81,13 @@ class Commits:
         self._registry = registry
         self._memory = memory
 
-    def commit(self, view: str, incarnation: str, builds: Sequence[Build]) -> Outcome[Decisions]:
-        """Commit finished builds of one view. One bucket's rejection does not take the others down."""
+    def commit(
+        self, view: str, incarnation: str, builds: Sequence[Build], *, hold: Hold | None = None
+    ) -> Outcome[Decisions]:
+        """Commit finished builds of one view. One bucket's rejection does not take the others down.
+
+        With the hold under which they were built, nothing is committed once that hold is gone.
+        """
         _check_group(view, builds)
         trusting = True
 
@@ -90,7 +97,9 @@ class Commits:
                 look, group = self._decide(view, incarnation, builds, trusting=False)
             if not group.changed:
                 return Done(group.decisions)
-            return self._write(view, look, group, trusting=trusting)
+            if hold is not None and not trusting and self._engine.store.read(hold.path) is None:
+                return Done(_without_hold(group))
+            return self._write(view, look, group, trusting=trusting, hold=hold)
 
         def forget() -> None:
             nonlocal trusting
@@ -167,7 +176,9 @@ class Commits:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def _write(self, view: str, look: Look, group: _Group, *, trusting: bool) -> Write[Decisions]:
+    def _write(
+        self, view: str, look: Look, group: _Group, *, trusting: bool, hold: Hold | None = None
+    ) -> Write[Decisions]:
         header = look.header
         assert header is not None
         table, checked = header.definition.table, group.slice_versions
@@ -176,6 +187,7 @@ class Commits:
         ops += [look.set_shard(number, shard) for number, shard in group.shards.items()]
         moved, watermark_ops = _watermark(look, header, group, checked)
         ops += watermark_ops
+        ops += [Check(hold.path, ANY_VERSION)] if hold else []  # renewed meanwhile or not, it must stand
         kept = self._keeper(view, header.incarnation, moved, group.shards, ops)
         return Write(ops, group.decisions, kept, from_memory=trusting)
 
@@ -215,6 +227,13 @@ def _appendable(header: ViewHeader, start_ms: int, decision: Changed, data_end: 
     if data_end_ms is None or bucket_end_ms > data_end_ms:
         return Rejected(Reason.BEYOND_SOURCE)
     return decision
+
+
+def _without_hold(group: _Group) -> Decisions:
+    return {
+        start: Rejected(Reason.HOLD_LOST) if isinstance(decision, Changed) else decision
+        for start, decision in group.decisions.items()
+    }
 
 
 def _grouped(

@@ -20,6 +20,13 @@ class Offer:
     lane: str
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    task_id: str
+    error: str
+    frozen: bool = False
+
+
 class Dispatch:
     def __init__(self, engine: Engine, budgets: Budgets) -> None:
         self._engine = engine
@@ -76,23 +83,34 @@ class Dispatch:
 
     def claim(self, view: ViewHeader, start_ms: int, *, task_id: str, worker: str) -> bool:
         """A worker takes a task. False: the record is gone or another task's; the entry says what the task is worth."""
-        return self._change_one(
+        return self.claim_all(view, {start_ms: task_id}, worker=worker) == {start_ms}
+
+    def claim_all(self, view: ViewHeader, task_ids: Mapping[int, str], *, worker: str) -> set[int]:
+        """A worker takes these tasks, by bucket start. Returns those whose record says so. One write for each shard."""
+        return self._change_each(
             view,
-            start_ms,
-            lambda record, now_ms: dispatch.claim(record, task_id=task_id, worker=worker, now_ms=now_ms),
+            task_ids,
+            lambda start_ms, record, now_ms: dispatch.claim(
+                record, task_id=task_ids[start_ms], worker=worker, now_ms=now_ms
+            ),
         )
 
     def fail(
         self, view: ViewHeader, start_ms: int, *, task_id: str, error: str, policy: Policy, frozen: bool = False
     ) -> bool:
         """A try failed: back off, or quarantine the bucket with its error."""
-        return self._change_one(
-            view,
-            start_ms,
-            lambda record, now_ms: dispatch.fail(
-                record, task_id=task_id, error=error, now_ms=now_ms, policy=policy, frozen=frozen
-            ),
-        )
+        return self.fail_all(view, {start_ms: Failure(task_id, error, frozen)}, policy=policy) == {start_ms}
+
+    def fail_all(self, view: ViewHeader, failures: Mapping[int, Failure], *, policy: Policy) -> set[int]:
+        """These tries failed, by bucket start. Returns those whose record says so. One write for each shard."""
+
+        def failed(start_ms: int, record: Record | None, now_ms: int) -> Record | None:
+            f = failures[start_ms]
+            return dispatch.fail(
+                record, task_id=f.task_id, error=f.error, now_ms=now_ms, policy=policy, frozen=f.frozen
+            )
+
+        return self._change_each(view, failures, failed)
 
     def finish(self, view: ViewHeader, start_ms: int, *, task_id: str) -> bool:
         """The task is done with, whoever did it."""
@@ -114,14 +132,27 @@ class Dispatch:
 
     # -- the one way to change records -----------------------------------------------------------------------------
 
-    def _change_one(
-        self, view: ViewHeader, start_ms: int, decide: Callable[[Record | None, int], Record | None]
-    ) -> bool:
-        def change(records: Records, now_ms: int) -> Records:
-            record = decide(records.get(start_ms), now_ms)
-            return records if record is None else {**records, start_ms: record}
+    def _change_each(
+        self,
+        view: ViewHeader,
+        starts: Collection[int],
+        decide: Callable[[int, Record | None, int], Record | None],
+    ) -> set[int]:
+        """Change the records of these buckets. Returns those for which there was one to change."""
+        decided: dict[int, Record] = {}
+        for number, own in view.definition.grid.by_shard(starts).items():
 
-        return bool(self._change(view, view.definition.grid.shard_of(start_ms), change))
+            def change(records: Records, now_ms: int, own: Collection[int] = own) -> Records:
+                for start_ms in own:
+                    decided.pop(start_ms, None)
+                    if (record := decide(start_ms, records.get(start_ms), now_ms)) is not None:
+                        decided[start_ms] = record
+                return {**records, **{s: decided[s] for s in own if s in decided}}
+
+            if self._change(view, number, change) is None:
+                for start_ms in own:
+                    decided.pop(start_ms, None)
+        return set(decided)
 
     def _remove(self, view: ViewHeader, start_ms: int, wanted: Callable[[Record], bool]) -> bool:
         def change(records: Records, _: int) -> Records:

@@ -30,6 +30,10 @@ class Hold:
     taken_at_ms: int
     expires_at_ms: int
 
+    @property
+    def path(self) -> str:
+        return f"{paths.holds(self.table)}/{self.hold_id}"
+
 
 class Holds:
     def __init__(self, engine: Engine, budgets: Budgets, registry: Registry) -> None:
@@ -67,7 +71,7 @@ class Holds:
 
     def renew(self, hold: Hold, *, ttl_ms: int) -> Hold | None:
         """Keep a hold for longer. None: it ran out and may be gone, so what it protected may be gone too."""
-        path = f"{paths.holds(hold.table)}/{hold.hold_id}"
+        path = hold.path
 
         def attempt() -> Done[Hold | None] | Write[Hold | None]:
             found = self._store.read(path)
@@ -82,7 +86,7 @@ class Holds:
     def release(self, hold: Hold) -> None:
         """Let go. A hold that is gone already is fine; one that cannot be reached runs out by itself."""
         try:
-            self._store.commit([Delete(f"{paths.holds(hold.table)}/{hold.hold_id}")])
+            self._store.commit([Delete(hold.path)])
         except (Unavailable, OutcomeUnknown):
             return
 

@@ -13,6 +13,8 @@ from floodmark.core.errors import InvalidInput
 NODE_BYTES_MAX = 512 * 1024
 WRITE_BYTES_MAX = 1_000_000
 """ZooKeeper drops the connection of a client that sends more than 1,048,575 bytes. We say which node is too large."""
+ANY_VERSION = -1
+"""A check at this version asks only that the node exists."""
 
 
 @dataclass(frozen=True, slots=True)

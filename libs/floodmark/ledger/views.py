@@ -13,6 +13,7 @@ from floodmark.core.transitions import Build, Changed, Decision, Mode
 from floodmark.ledger import codec, paths
 from floodmark.ledger.commits import Commits, Decisions
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
+from floodmark.ledger.holds import Hold
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.store import Check, Conflicted, Create, Delete, Op, Set
 from floodmark.ledger.viewnodes import Look, Memory, read_header, require_header
@@ -182,13 +183,25 @@ class Views:
             entries = {s: e for s, e in entries.items() if grid.window(s).overlaps(window)}
         return ViewState(look.header, entries)
 
+    def buckets(self, view: str, starts: Iterable[int]) -> ViewState:
+        """The header and the entries of these buckets, reading only their shards. VACANT ones are left out."""
+        look = Look(self._store, self._memory, view, trusting=False)
+        if look.header is None:
+            raise InvalidInput("unknown-view", f"there is no view {view!r}")
+        by_shard = look.header.definition.grid.by_shard(starts)
+        seen = look.shards(list(by_shard))
+        found = ((s, seen[number].shard.get(s)) for number, own in by_shard.items() for s in own)
+        return ViewState(look.header, {start: entry for start, entry in found if entry is not None})
+
     def _shard_numbers(self, view: str) -> list[int]:
         return sorted(int(name) for name in self._store.children(paths.shards(view)))
 
     # -- transitions -----------------------------------------------------------------------------------------------
 
-    def commit(self, view: str, incarnation: str, builds: Sequence[Build]) -> Outcome[Decisions]:
-        return self._commits.commit(view, incarnation, builds)
+    def commit(
+        self, view: str, incarnation: str, builds: Sequence[Build], *, hold: Hold | None = None
+    ) -> Outcome[Decisions]:
+        return self._commits.commit(view, incarnation, builds, hold=hold)
 
     def append_valid(self, view: str, incarnation: str, build: Build) -> Outcome[Decision]:
         return self._commit_one(view, incarnation, build, Mode.APPEND)

@@ -84,9 +84,27 @@ class Lake:
             info = self._files.get_file_info(self._inside(path))
         return _lake_file(info) if info.type is FileType.File else None
 
+    def uri(self, path: str) -> str:
+        """The file as Hadoop's filesystems name it."""
+        relative = self._inside(path)
+        if self._local_base is not None:
+            return f"file://{self._local_base.rstrip('/')}/{relative}"
+        scheme, rest = self.location.split("://", 1)
+        return f"{'s3a' if scheme == 's3' else scheme}://{rest}/{relative}"
+
     def open(self, path: str) -> NativeFile:
         with self.reading(path):
             return self._files.open_input_file(self._inside(path))
+
+    def create(self, path: str) -> NativeFile:
+        """A new file to be written, its directory made where the store has such a thing."""
+        relative = self._inside(path)
+        try:
+            if self._local_base is not None:
+                self._files.create_dir(posixpath.dirname(relative), recursive=True)
+            return self._files.open_output_stream(relative)
+        except OSError as error:
+            raise Unavailable(f"{path} in {self.location} cannot be written: {error}") from error
 
     @contextmanager
     def reading(self, path: str) -> Iterator[None]:

@@ -1,0 +1,177 @@
+"""From the segments of some buckets to the rows a view stores for them, in one Spark job.
+
+    files --schema--> rows --WHERE--> --bucket of each row--> wanted buckets only --GROUP BY bucket, keys--> rows
+
+The bounds of buckets never become part of the definition's text: each row says which bucket it belongs to, by its time,
+and rows of other buckets are dropped. So a definition with OR cannot let them in, and every job of a view is the same
+program on other data, which Spark has compiled already.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from floodmark.core.buckets import DataFile
+from floodmark.core.errors import InvalidInput
+from floodmark.parquet.lake import Lake
+from floodmark.spark.columns import spark_schema
+from floodmark.spark.output import BUCKET, quoted, write_by_spark, write_collected
+from floodmark.spark.session import check_required
+from floodmark.sql.definition import Aggregate, Definition, Stored
+
+COLLECTED_ROWS_MAX = 1_000_000
+_TOO_LARGE = "maxResultSize"
+_NO_BUCKET = -(2**63)
+
+_CALLS: Mapping[Aggregate, str] = {
+    Aggregate.SUM: "sum({0})",
+    Aggregate.COUNT: "count({0})",
+    Aggregate.COUNT_ROWS: "count(1)",
+    Aggregate.MIN: "min({0})",
+    Aggregate.MAX: "max({0})",
+    Aggregate.HLL: "hll_sketch_agg({0})",
+    Aggregate.THETA: "theta_sketch_agg({0})",
+    Aggregate.KLL_BIGINT: "kll_sketch_agg_bigint({0})",
+    Aggregate.KLL_DOUBLE: "kll_sketch_agg_double({0})",
+    Aggregate.KLL_FLOAT: "kll_sketch_agg_float({0})",
+}
+
+
+class RowsMissing(Exception):
+    """Spark read fewer or more rows than are registered: an input is not what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Exactly the files to read, and how many rows the registry says they have."""
+
+    uris: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The files of each bucket, none for one without rows, and how many rows were read for all of them."""
+
+    files: Mapping[int, tuple[DataFile, ...]]
+    rows_read: int
+    rows_written: int
+
+
+class Materializer:
+    """Computes buckets of one view."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        definition: Definition,
+        *,
+        columns: Mapping[str, str],
+        time_column: str,
+        bucket_ms: int,
+    ) -> None:
+        self._spark = spark
+        self._definition = definition
+        self._schema = spark_schema(columns, definition.columns, table=definition.table)
+        self._bucket = _bucket_of(time_column, self._schema[time_column].dataType, bucket_ms)
+        self._rows_out_per_row_in = 1.0 if definition.is_projection else 0.0
+        self._measures = [self._measure(stored) for stored in definition.stored]
+
+    def frame(self, inputs: Inputs, starts: Sequence[int]) -> DataFrame:
+        """The rows of these buckets and no others, as they are stored, after a column that names the bucket."""
+        rows = self._spark.read.schema(self._schema).option("__globPaths__", "false").parquet(*inputs.uris)
+        return self._shaped(_within(self._bucketed(_filtered(rows, self._definition.where)), starts))
+
+    def build(self, inputs: Inputs, attempts: Mapping[int, str], lake: Lake) -> Built:
+        """Compute these buckets and write their files, each named by its bucket's attempt.
+
+        Raises RowsMissing when the inputs were not what the registry says (INV-9).
+        """
+        check_required(self._spark)
+        frame = self.frame(inputs, list(attempts))
+        written, done = self._write(frame, inputs, attempts, lake)
+        rows_read = _rows_read(done)
+        if rows_read != inputs.rows:
+            raise RowsMissing(f"{rows_read} rows were read from {len(inputs.uris)} files, {inputs.rows} are registered")
+        files = {start: tuple(f for s, f in written if s == start) for start in attempts}
+        rows_written = sum(f.rows for _, f in written)
+        self._rows_out_per_row_in = rows_written / inputs.rows if inputs.rows else 0
+        return Built(files, rows_read, rows_written)
+
+    def _write(
+        self, frame: DataFrame, inputs: Inputs, attempts: Mapping[int, str], lake: Lake
+    ) -> tuple[list[tuple[int, DataFile]], DataFrame]:
+        """A small result comes to this process, which takes a third of the time; a large one stays with Spark."""
+        keys = [key.name for key in self._definition.keys]
+        if inputs.rows * self._rows_out_per_row_in <= COLLECTED_ROWS_MAX:
+            try:
+                collected = frame.toArrow()
+            except PySparkException as error:
+                if _TOO_LARGE not in str(error):
+                    raise
+                self._rows_out_per_row_in = 1.0  # until a build has shown better
+            else:
+                return write_collected(collected, keys, attempts, lake), frame
+        return write_by_spark(frame, keys, attempts, lake)
+
+    # -- the steps -------------------------------------------------------------------------------------------------
+
+    def _bucketed(self, rows: DataFrame) -> DataFrame:
+        return rows.withColumn(BUCKET, self._bucket)
+
+    def _shaped(self, rows: DataFrame) -> DataFrame:
+        keys = [F.expr(key.expression).alias(key.name) for key in self._definition.keys]
+        if self._definition.is_projection:
+            return rows.select(BUCKET, *keys)
+        return rows.groupBy(BUCKET, *keys).agg(*(self._measures or [F.count(F.lit(1)).alias(_UNUSED)])).select(
+            BUCKET, *(quoted(name) for name in self._definition.stored_columns)
+        )
+
+    def _measure(self, stored: Stored) -> Column:
+        call = _CALLS.get(stored.aggregate) or self._sum_for_average(stored)
+        condition = f" FILTER (WHERE {stored.condition})" if stored.condition else ""
+        return F.expr(call.format(stored.argument) + condition).alias(stored.name)
+
+    def _sum_for_average(self, stored: Stored) -> str:
+        """The sum that Spark's own `avg` divides: exact for decimals, a double for everything else."""
+        assert stored.aggregate is Aggregate.SUM_FOR_AVG, f"{stored.aggregate} is not known here"
+        empty = self._spark.createDataFrame([], self._schema)
+        kind = empty.select(F.expr(stored.argument or "NULL")).schema[0].dataType
+        return "sum({0})" if isinstance(kind, T.DecimalType) else "sum(CAST({0} AS DOUBLE))"
+
+
+_UNUSED = "__rows"
+
+
+def _filtered(rows: DataFrame, where: str | None) -> DataFrame:
+    return rows if where is None else rows.filter(F.expr(where))
+
+
+def _within(rows: DataFrame, starts: Sequence[int]) -> DataFrame:
+    # A set of one would become an equation, and its number part of the generated code.
+    return rows.filter(F.col(BUCKET).isin([*starts, _NO_BUCKET]))
+
+
+def _bucket_of(time_column: str, kind: T.DataType, bucket_ms: int) -> Column:
+    """The start of a row's bucket; null for a row without a time, which belongs to none."""
+    column = F.col(quoted(time_column))
+    if isinstance(kind, T.LongType):
+        ms = column
+    elif isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
+        ms = F.unix_millis(column.cast(T.TimestampType()))
+    else:
+        raise InvalidInput("time-type", f"time column {time_column!r} is {kind.simpleString()}, which tells no time")
+    return ms - F.pmod(ms, F.lit(bucket_ms))
+
+
+def _rows_read(frame: DataFrame) -> int:
+    """What the scans of a finished job put out, from Spark's own counts."""
+    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves().iterator()
+    counted = 0
+    while leaves.hasNext():
+        counted += int(leaves.next().metrics().apply("numOutputRows").value())
+    return counted

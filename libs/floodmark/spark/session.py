@@ -1,0 +1,71 @@
+"""The Spark session of a process: started once, kept warm, with the settings that being right depends on."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from floodmark.core.errors import InvalidInput
+
+REQUIRED: Mapping[str, str] = {
+    # A bucket is a window in UTC, wherever the process runs.
+    "spark.sql.session.timeZone": "UTC",
+    # A missing or damaged input must be an error, never fewer rows (INV-9).
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    # Row groups skipped by a filter would not be counted, and the rows read are checked against the registry.
+    "spark.sql.parquet.filterPushdown": "false",
+    "spark.sql.caseSensitive": "false",
+}
+"""Settings nobody may change."""
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.maxResultSize": "256m",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.structuredLogging.enabled": "true",
+    "spark.log.level": "ERROR",
+    "spark.scheduler.mode": "FAIR",
+    # Jobs are small: planning them again while they run costs more than it saves.
+    "spark.sql.adaptive.enabled": "false",
+    # Sets of values are handed over as data. Written into generated code, each bucket would compile its own.
+    "spark.sql.optimizer.inSetConversionThreshold": "0",
+    # Listing files is a look at each; a Spark job for that takes longer than the looks.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.cleaner.periodicGC.interval": "10min",
+}
+"""Settings for many small jobs on one machine. Whoever runs a cluster sets others."""
+
+
+def open_session(options: Mapping[str, str], *, name: str) -> SparkSession:
+    """Start Spark, or refuse a setting that would make answers wrong."""
+    for key, value in REQUIRED.items():
+        if options.get(key, value).lower() != value.lower():
+            raise InvalidInput("spark-setting", f"{key} must be {value}, not {options[key]}: rows depend on it")
+    builder = SparkSession.Builder().appName(name)
+    for key, value in {**DEFAULTS, **options, **REQUIRED}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if "spark.sql.shuffle.partitions" not in options:
+        # As many as run at once: the 200 that Spark assumes would be 200 tasks for a handful of rows.
+        spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
+    check_required(spark)
+    return spark
+
+
+def check_required(spark: SparkSession) -> None:
+    """The settings are looked at before each use: a session is shared, and anyone could have changed them."""
+    for key, value in REQUIRED.items():
+        found = spark.conf.get(key)
+        assert found is not None, f"{key} is not set"
+        assert found.lower() == value.lower(), f"{key} is {found}, it must be {value}"
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Load the classes that the first job would otherwise wait for."""
+    spark.range(2).groupBy((F.col("id") % 2).alias("k")).agg(F.sum("id").alias("s")).toArrow()
