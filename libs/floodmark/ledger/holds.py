@@ -125,7 +125,7 @@ class HoldKeeper:
 
     def __init__(self, holds: Holds, hold: Hold, *, ttl_ms: int, on_lost: Callable[[], None]) -> None:
         self._holds = holds
-        self._hold = hold
+        self.hold = hold
         self._ttl_ms = ttl_ms
         self._on_lost = on_lost
         self._stop = threading.Event()
@@ -139,21 +139,21 @@ class HoldKeeper:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._holds.release(self._hold)
+        self._holds.release(self.hold)
 
     def _run(self) -> None:
         while not self._stop.wait(self._ttl_ms / 3000):
             try:
-                renewed = self._holds.renew(self._hold, ttl_ms=self._ttl_ms)
+                renewed = self._holds.renew(self.hold, ttl_ms=self._ttl_ms)
             except (Unavailable, OutcomeUnknown, BudgetExhausted):
-                if not self._holds.ran_out(self._hold):
+                if not self._holds.ran_out(self.hold):
                     continue  # it stands until it expires; the next try may succeed
                 renewed = None
             if renewed is None:
                 self.lost = True
                 self._on_lost()
                 return
-            self._hold = renewed
+            self.hold = renewed
 
 
 def _encode(hold: Hold) -> bytes:

@@ -49,6 +49,12 @@ def inspect(lake: Lake, path: str, *, time_column: str, columns: Sequence[tuple[
     return Inspected(before, rows, crc, start_ms, last_ms)
 
 
+def content_crc(lake: Lake, path: str) -> int:
+    """The CRC of a file's bytes as they are now."""
+    with lake.open(path) as source, lake.reading(path):
+        return _crc(source)
+
+
 def schema_of(lake: Lake, path: str) -> tuple[tuple[str, str], ...]:
     """Name and type of each column, as a table definition holds them."""
     with lake.open(path) as source, _as_parquet(path):

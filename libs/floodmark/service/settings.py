@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from floodmark.core.errors import InvalidInput
 
 PREFIX = "FLOODMARK_"
-SERVICE_SECTIONS = ("ingester", "consistency", "scheduler", "worker", "broker", "janitor")
+SERVICE_SECTIONS = ("ingester", "consistency", "scheduler", "worker", "broker", "janitor", "spark")
 TOOL_VARIABLES = ("FLOODMARK_CONFIG", "FLOODMARK_CACHE_DIR", "FLOODMARK_KAFKA_JARS", "FLOODMARK_IVY_SETTINGS")
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -49,6 +49,13 @@ class KafkaSettings(Section):
         if self.session_timeout_ms > self.poll_interval_max_ms:
             raise ValueError("session_timeout_ms must not exceed poll_interval_max_ms")
         return self
+
+
+class SparkSettings(Section):
+    """For the services that run Spark: worker and broker."""
+
+    master: str = Field(default="local[*]", min_length=1, description="local[*], spark://host:port, yarn, k8s://...")
+    options: dict[str, str] = Field(default_factory=dict, description="any Spark setting, by its full name")
 
 
 class HttpSettings(Section):

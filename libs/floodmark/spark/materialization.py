@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import functions as fn
 
 from floodmark.core.buckets import DataFile
 from floodmark.core.errors import InvalidInput
@@ -124,48 +123,50 @@ class Materializer:
         return rows.withColumn(BUCKET, self._bucket)
 
     def _shaped(self, rows: DataFrame) -> DataFrame:
-        keys = [F.expr(key.expression).alias(key.name) for key in self._definition.keys]
+        keys = [fn.expr(key.expression).alias(key.name) for key in self._definition.keys]
         if self._definition.is_projection:
             return rows.select(BUCKET, *keys)
-        return rows.groupBy(BUCKET, *keys).agg(*(self._measures or [F.count(F.lit(1)).alias(_UNUSED)])).select(
-            BUCKET, *(quoted(name) for name in self._definition.stored_columns)
+        return (
+            rows.groupBy(BUCKET, *keys)
+            .agg(*(self._measures or [fn.count(fn.lit(1)).alias(_UNUSED)]))
+            .select(BUCKET, *(quoted(name) for name in self._definition.stored_columns))
         )
 
     def _measure(self, stored: Stored) -> Column:
         call = _CALLS.get(stored.aggregate) or self._sum_for_average(stored)
         condition = f" FILTER (WHERE {stored.condition})" if stored.condition else ""
-        return F.expr(call.format(stored.argument) + condition).alias(stored.name)
+        return fn.expr(call.format(stored.argument) + condition).alias(stored.name)
 
     def _sum_for_average(self, stored: Stored) -> str:
         """The sum that Spark's own `avg` divides: exact for decimals, a double for everything else."""
         assert stored.aggregate is Aggregate.SUM_FOR_AVG, f"{stored.aggregate} is not known here"
         empty = self._spark.createDataFrame([], self._schema)
-        kind = empty.select(F.expr(stored.argument or "NULL")).schema[0].dataType
-        return "sum({0})" if isinstance(kind, T.DecimalType) else "sum(CAST({0} AS DOUBLE))"
+        kind = empty.select(fn.expr(stored.argument or "NULL")).schema[0].dataType
+        return "sum({0})" if isinstance(kind, types.DecimalType) else "sum(CAST({0} AS DOUBLE))"
 
 
 _UNUSED = "__rows"
 
 
 def _filtered(rows: DataFrame, where: str | None) -> DataFrame:
-    return rows if where is None else rows.filter(F.expr(where))
+    return rows if where is None else rows.filter(fn.expr(where))
 
 
 def _within(rows: DataFrame, starts: Sequence[int]) -> DataFrame:
     # A set of one would become an equation, and its number part of the generated code.
-    return rows.filter(F.col(BUCKET).isin([*starts, _NO_BUCKET]))
+    return rows.filter(fn.col(BUCKET).isin([*starts, _NO_BUCKET]))
 
 
-def _bucket_of(time_column: str, kind: T.DataType, bucket_ms: int) -> Column:
+def _bucket_of(time_column: str, kind: types.DataType, bucket_ms: int) -> Column:
     """The start of a row's bucket; null for a row without a time, which belongs to none."""
-    column = F.col(quoted(time_column))
-    if isinstance(kind, T.LongType):
+    column = fn.col(quoted(time_column))
+    if isinstance(kind, types.LongType):
         ms = column
-    elif isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
-        ms = F.unix_millis(column.cast(T.TimestampType()))
+    elif isinstance(kind, types.TimestampType | types.TimestampNTZType | types.DateType):
+        ms = fn.unix_millis(column.cast(types.TimestampType()))
     else:
         raise InvalidInput("time-type", f"time column {time_column!r} is {kind.simpleString()}, which tells no time")
-    return ms - F.pmod(ms, F.lit(bucket_ms))
+    return ms - fn.pmod(ms, fn.lit(bucket_ms))
 
 
 def _rows_read(frame: DataFrame) -> int:

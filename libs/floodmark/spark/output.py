@@ -1,6 +1,7 @@
 """From computed rows to the files of buckets: collected and written here, or written where Spark has them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -45,7 +46,7 @@ def _writer(
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None, "written outside a task"
-        # A task that Spark repeats, or runs twice at once, writes other files: only those of the one that counts are named.
+        # A task that Spark repeats, or runs twice at once, writes other files; those of the one that counts are named.
         number, lake = context.taskAttemptId() * _NUMBERS_PER_TASK, Lake(location)
         for start_ms, part in _whole_files(batches):
             files = write_bucket(lake, start_ms, attempts[start_ms], part, first_number=number)
@@ -80,7 +81,7 @@ def _by_bucket(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     starts = ordered.column(BUCKET).to_numpy()
     stored = ordered.drop_columns([BUCKET])
     edges = [0, *(int(n) + 1 for n in (starts[1:] != starts[:-1]).nonzero()[0]), len(starts)]
-    for first, end in zip(edges, edges[1:], strict=False):
+    for first, end in pairwise(edges):
         yield int(starts[first]), stored.slice(first, end - first)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as fn
 
 from floodmark.core.errors import InvalidInput
 
@@ -68,4 +68,4 @@ def check_required(spark: SparkSession) -> None:
 
 def warm_up(spark: SparkSession) -> None:
     """Load the classes that the first job would otherwise wait for."""
-    spark.range(2).groupBy((F.col("id") % 2).alias("k")).agg(F.sum("id").alias("s")).toArrow()
+    spark.range(2).groupBy((fn.col("id") % 2).alias("k")).agg(fn.sum("id").alias("s")).toArrow()

@@ -1,0 +1,43 @@
+"""The files that make up a view at one moment."""
+
+from dataclasses import dataclass
+
+from floodmark.core.buckets import State
+from floodmark.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentFile:
+    path: str
+    bucket_ms: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentFiles:
+    """The files of VALID buckets, in order of time, and the buckets that have an entry but are not VALID."""
+
+    view: str
+    location: str
+    watermark_ms: int | None
+    files: tuple[CurrentFile, ...]
+    left_out_ms: tuple[int, ...]
+
+
+def current_files(ledger: Ledger, view: str) -> CurrentFiles:
+    state = ledger.views.state(view)
+    location = state.header.definition.location.rstrip("/")
+    entries = sorted(state.entries.items())
+    return CurrentFiles(
+        view=view,
+        location=location,
+        watermark_ms=state.header.watermark_ms,
+        files=tuple(
+            CurrentFile(f"{location}/{file.name}", start, file.rows, file.bytes)
+            for start, entry in entries
+            if entry.state is State.VALID
+            for file in entry.files
+        ),
+        left_out_ms=tuple(start for start, entry in entries if entry.state is not State.VALID),
+    )

@@ -1,0 +1,1 @@
+"""The worker: builds buckets with Spark and commits them through the ledger."""
