@@ -1,5 +1,7 @@
 """The Spark session of a process: started once, kept warm, with the settings that being right depends on."""
 
+import os
+import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -47,6 +49,8 @@ def open_session(options: Mapping[str, str], *, name: str) -> SparkSession:
     for key, value in REQUIRED.items():
         if options.get(key, value).lower() != value.lower():
             raise InvalidInput("spark-setting", f"{key} must be {value}, not {options[key]}: rows depend on it")
+    # What executors run their Python with: this one, unless a cluster has it elsewhere.
+    os.environ["PYSPARK_PYTHON"] = options.get("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON", sys.executable))
     builder = SparkSession.Builder().appName(name)
     for key, value in {**DEFAULTS, **options, **REQUIRED}.items():
         builder = builder.config(key, value)
