@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
-from floodmark.sql.definition import analyze
 from pyspark.sql import SparkSession
 
 from floodmark.core.segments import Segment
@@ -12,6 +11,7 @@ from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.inspection import schema_of
 from floodmark.parquet.lake import Lake
 from floodmark.spark.materialization import Built, Inputs, Materializer
+from floodmark.sql.definition import analyze
 from floodmark_worker.inputs import InputCheck
 
 VIEWS_KEPT_MAX = 256

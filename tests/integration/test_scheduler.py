@@ -281,7 +281,7 @@ def test_each_task_names_exactly_its_own_windows_input(floor: Floor) -> None:
     """
     segments = [segment("a", 0, 1), segment("b", 0.5, 2), segment("c", 2, 3), segment("d", 0, 4)]
     floor.put(*segments)
-    floor.open_view(select="SELECT count(*) AS n FROM rides WHERE a = 1 OR b = 2")
+    floor.open_view(select=f"SELECT count(*) AS n FROM {floor.table} WHERE value = 1 OR value = 2")
     inputs = {0: "abd", 1: "bd", 2: "cd", 3: "d"}
     for task in floor.await_tasks(4):
         hour = task.bucket_start_ms // HOUR_MS

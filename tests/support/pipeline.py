@@ -103,7 +103,7 @@ class Pipeline:
             name=name,
             table=table,
             bucket=changed.pop("bucket", "1h"),
-            select=changed.pop("select", "SELECT count(*) AS n FROM rides"),
+            select=changed.pop("select", f"SELECT count(*) AS n FROM {table}"),
             location=str(self.lake / "views" / name),
             **changed,  # type: ignore[arg-type]
         )

@@ -19,7 +19,7 @@ from tests.support.ledger_kit import HOUR_MS, Kit, segment
 from tests.support.memory_store import MemoryStore
 from tests.support.pipeline import SCHEMA, write_parquet
 
-VIEW = ViewRequest("hourly", "rides", "1h", "SELECT count(*) FROM rides", "/lake/views/hourly")
+VIEW = ViewRequest("hourly", "rides", "1h", "SELECT count(*) AS n FROM rides", "/lake/views/hourly")
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_file_and_flags_make_the_same_request() -> None:
     name = "hourly"
     table = "rides"
     bucket = "1h"
-    select = "SELECT count(*) FROM rides"
+    select = "SELECT count(*) AS n FROM rides"
     location = "/lake/views/hourly"
     coverage_start = 2014-01-01T00:00:00Z
     """

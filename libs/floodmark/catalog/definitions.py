@@ -12,6 +12,7 @@ from floodmark.core.tables import CoverageMode, TableDefinition, TableHeader, Vi
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.inspection import schema_of
 from floodmark.parquet.lake import Lake
+from floodmark.sql.definition import analyze, canonical
 
 TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None}
 BUCKET_MAX_MS = 366 * 86_400_000
@@ -69,13 +70,14 @@ def create_table(ledger: Ledger, request: TableRequest) -> TableHeader:
 
 def create_view(ledger: Ledger, request: ViewRequest) -> ViewHeader:
     """Create a view. Its coverage begins with the table's data, or with what comes first, unless it is told."""
-    definition = view_definition(request)
-    table = ledger.registry.header(request.table)
+    table = ledger.registry.header(checked_name(request.table, what="table"))
+    definition = view_definition(request, table.definition)
     start_ms = request.coverage_start_ms if request.coverage_start_ms is not None else table.min_start_ms
     return ledger.views.create(definition, coverage_start_ms=start_ms)
 
 
-def view_definition(request: ViewRequest) -> ViewDefinition:
+def view_definition(request: ViewRequest, table: TableDefinition) -> ViewDefinition:
+    """The view as the ledger keeps it, if its query is one that can be kept over this table."""
     checked_name(request.name, what="view")
     bucket_ms = parse_duration_ms(request.bucket, what="bucket")
     if bucket_ms > BUCKET_MAX_MS:
@@ -88,6 +90,8 @@ def view_definition(request: ViewRequest) -> ViewDefinition:
     _check_location(request.location, of=f"view {request.name!r}")
     if not request.select.strip():
         raise InvalidInput("view", f"view {request.name!r} needs a query")
+    columns = dict(table.columns)
+    analyze(request.select, table=table.name, time_column=table.time_column, bucket_ms=bucket_ms, columns=columns)
     return ViewDefinition(
         name=request.name,
         table=request.table,
@@ -108,8 +112,8 @@ def _check_location(location: str, *, of: str) -> None:
 
 def definition_hash(table: str, select: str, bucket_ms: int) -> str:
     """Names what a bucket holds: two definitions with the same hash have the same rows."""
-    canonical = json.dumps({"table": table, "select": select, "bucket_ms": bucket_ms}, sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+    text = json.dumps({"table": table, "select": canonical(select), "bucket_ms": bucket_ms}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _columns_found(request: TableRequest) -> tuple[tuple[str, str], ...]:

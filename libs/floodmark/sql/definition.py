@@ -1,0 +1,95 @@
+"""A view's definition, analysed: from the text of its SELECT to what is stored, or the rule that it breaks.
+
+    text --> syntax tree --> shape: one table, no HAVING, ... --> names become the table's columns
+         --> each output is a key or a measure --> what each measure stores --> Definition
+
+Nothing is decided by looking at text. Nothing is read but the arguments.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from sqlglot import exp
+
+from floodmark.sql.columns import Columns
+from floodmark.sql.grouping import Selected, group_texts
+from floodmark.sql.measures import measure, refuse_aggregates
+from floodmark.sql.model import Aggregate, Definition, Key, Output, Stored
+from floodmark.sql.parsing import parse_select, render
+from floodmark.sql.rules import Rule, refused, shown
+from floodmark.sql.shape import check_expression, check_shape
+from floodmark.sql.timekeys import check_time_key
+
+__all__ = ["Aggregate", "Definition", "Key", "Output", "Stored", "analyze", "canonical"]
+
+
+def analyze(select: str, *, table: str, time_column: str, bucket_ms: int, columns: Mapping[str, str]) -> Definition:
+    """What the view keeps. `columns` are the table's, by name; empty means that they are not known yet."""
+    tree = parse_select(select)
+    known = Columns(columns, qualifier=check_shape(tree, table=table), time_column=time_column)
+    where = _where(tree, known)
+    selected = [_selected(item, known) for item in tree.expressions]
+    grouped = group_texts(tree, selected, known)
+    measures = [one.measure for one in selected if one.measure is not None]
+    is_projection = grouped is None and not measures
+    keys = [one for one in selected if one.measure is None]
+    if not is_projection:
+        _check_keys(keys, grouped or (), time_column=time_column, bucket_ms=bucket_ms)
+    definition = Definition(
+        table=table,
+        keys=tuple(Key(one.name, one.text) for one in keys),
+        stored=tuple(column for _, columns in measures for column in columns),
+        outputs=tuple(one.measure[0] if one.measure else Output(one.name, "key", "", (one.name,)) for one in selected),
+        where=where,
+        columns=tuple(sorted(known.read)),
+        is_projection=is_projection,
+    )
+    _check_names(definition)
+    return definition
+
+
+def canonical(select: str) -> str:
+    """The query in one spelling: comments, white space and the case of keywords do not matter."""
+    return render(parse_select(select))
+
+
+def _where(tree: exp.Select, known: Columns) -> str | None:
+    where = tree.args.get("where")
+    if where is None:
+        return None
+    check_expression(where.this)
+    refuse_aggregates(where.this, where="WHERE")
+    return render(known.resolved(where.this))
+
+
+def _selected(item: exp.Expr, known: Columns) -> Selected:
+    expression = item.this if isinstance(item, exp.Alias) else item
+    check_expression(expression)
+    name = item.output_name
+    if not name:
+        raise refused(Rule.UNNAMED_OUTPUT, f"{shown(render(item))} needs a name; write {shown(render(item))} AS name")
+    tree = known.resolved(expression).unnest()
+    return Selected(name, tree, render(tree), measure(name, tree))
+
+
+def _check_keys(keys: Sequence[Selected], grouped: Sequence[str], *, time_column: str, bucket_ms: int) -> None:
+    for key in keys:
+        if key.text not in grouped:
+            raise refused(
+                Rule.NOT_GROUPED,
+                f"{shown(key.text)} AS {key.name} is neither an aggregate nor in GROUP BY; add it to GROUP BY",
+            )
+        if key.tree.find(exp.Column) is None:
+            raise refused(Rule.GROUP_BY, f"{shown(key.text)} AS {key.name} is the same for every row; leave it out")
+        check_time_key(key.tree, time_column=time_column, bucket_ms=bucket_ms)
+
+
+def _check_names(definition: Definition) -> None:
+    """Outputs and files have their columns told apart by name, and Spark does not look at case."""
+    seen: dict[str, str] = {}
+    for output in definition.outputs:
+        for name in dict.fromkeys((output.name, *output.stored)):
+            if (other := seen.setdefault(name.lower(), output.name)) is not output.name:
+                raise refused(
+                    Rule.DUPLICATE_NAME,
+                    f"{name} is a column of the outputs {other} and {output.name}; write another name after AS",
+                )

@@ -1,0 +1,146 @@
+"""From text to a syntax tree and back, in Spark's dialect, within bounds.
+
+sqlglot knows several hundred functions and rewrites them on the way through. Here every ordinary call stays a name and
+its arguments (`exp.Anonymous`), so that Spark gets the function that was written.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from floodmark.sql.functions import UNIT_FIRST
+from floodmark.sql.rules import Rule, refused, shown
+
+TEXT_BYTES_MAX = 64 * 1024
+TOKENS_MAX = 10_000
+NESTING_MAX = 32  # a level costs the parser about 18 of Python's 1000 frames, and the caller has some of its own
+
+_OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM")
+_OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
+_CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
+
+
+class DefinitionParser(SparkParser):
+    """Spark's grammar without sqlglot's knowledge of functions."""
+
+    FUNCTIONS: ClassVar[dict[str, Callable[..., exp.Expr]]] = {}
+    FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
+        name: parse for name, parse in SparkParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
+    }
+    NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
+        name: parse for name, parse in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name in ("CASE", "IF")
+    }
+    NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {}  # a column of that name goes first, as in Spark
+    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # array(1, 2)[0] is an element, not another array
+
+    def _parse_interval(self, *args: Any, **kwargs: Any) -> Any:
+        """INTERVAL 1 DAY 2 HOURS becomes a sum; without parentheses `t - INTERVAL 1 DAY 2 HOURS` would mean another."""
+        parsed = super()._parse_interval(*args, **kwargs)
+        return exp.Paren(this=parsed) if isinstance(parsed, exp.Add) else parsed
+
+
+class DefinitionDialect(Spark):
+    Parser = DefinitionParser
+
+
+def parse_select(text: str) -> exp.Select:
+    """The one SELECT that the text is."""
+    tokens = _tokens(text)
+    _check_nesting(tokens)
+    try:
+        statements = [s for s in DefinitionDialect().parser().parse(tokens, text) if s is not None]
+        tree = statements[0] if len(statements) == 1 else None
+        if tree is not None:
+            tree = tree.transform(_normalised, copy=False)
+    except RecursionError:
+        raise _too_deep() from None
+    except ParseError as error:
+        raise refused(Rule.NOT_SQL, _told(error)) from error
+    except SqlglotError as error:
+        raise refused(Rule.NOT_SQL, shown(str(error))) from error
+    if tree is None:
+        raise refused(Rule.NOT_SQL, f"there are {len(statements)} statements; write one SELECT")
+    if isinstance(tree, exp.SetOperation | exp.Subquery):
+        raise refused(
+            Rule.ONE_TABLE, f"{shown(text)!r} is more than one SELECT; write a single one, without parentheses"
+        )
+    if not isinstance(tree, exp.Select):
+        raise refused(Rule.NOT_SQL, f"{shown(text)!r} is not a SELECT")
+    return tree
+
+
+def render(tree: exp.Expr) -> str:
+    """Spark SQL for a tree: each identifier in backticks, no comments."""
+    try:
+        return tree.sql(DefinitionDialect, identify=True, comments=False, unsupported_level=ErrorLevel.RAISE)
+    except RecursionError:
+        raise _too_deep() from None
+    except SqlglotError as error:
+        raise refused(Rule.UNSUPPORTED_SYNTAX, shown(str(error))) from error
+
+
+def _tokens(text: str) -> list[Token]:
+    size = len(text.encode(errors="surrogatepass"))
+    if size > TEXT_BYTES_MAX:
+        raise refused(Rule.NOT_SQL, f"the text has {size} bytes, at most {TEXT_BYTES_MAX} are read")
+    try:
+        tokens = DefinitionDialect().tokenize(text)
+    except TokenError as error:
+        raise refused(Rule.NOT_SQL, shown(str(error))) from error
+    if len(tokens) > TOKENS_MAX:
+        raise refused(Rule.NOT_SQL, f"the text has {len(tokens)} words and signs, at most {TOKENS_MAX} are read")
+    if not tokens or tokens[0].token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
+        first = shown(tokens[0].text) if tokens else ""
+        raise refused(Rule.NOT_SQL, f"the text begins with {first!r}; write a SELECT")
+    return tokens
+
+
+def _check_nesting(tokens: list[Token]) -> None:
+    """Before parsing, so that what is accepted does not depend on how deep in its own calls the caller is."""
+    depth = types = 0
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        if token.token_type in _OPENING:
+            depth += 1
+        elif token.token_type in _CLOSING:
+            depth -= 1
+        elif token.token_type is TokenType.LT and before and before.token_type in DefinitionParser.NESTED_TYPE_TOKENS:
+            types += 1
+        if depth > NESTING_MAX or types > NESTING_MAX:
+            raise _too_deep()
+
+
+def _too_deep() -> Exception:
+    return refused(Rule.NOT_SQL, f"the text is nested too deep, at most {NESTING_MAX} levels are read")
+
+
+def _told(error: ParseError) -> str:
+    first: dict[str, Any] = error.errors[0] if error.errors else {}
+    if not first.get("line"):
+        return shown(str(error))
+    near = f"{(first.get('start_context') or '')[-20:]}{first.get('highlight') or ''}"
+    description = str(first.get("description"))
+    if "<class " in description:
+        description = "something is missing here"
+    told = description.partition(" but got <")[0]
+    return f"line {first['line']}, column {first['col']}, at {shown(near)!r}: {told}"
+
+
+def _normalised(node: exp.Expr) -> exp.Expr:
+    """One spelling for what can be written in several ways."""
+    if isinstance(node, exp.Anonymous):
+        node.set("this", node.name.upper())
+        if node.name.lower() in UNIT_FIRST and len(node.expressions) == 3:
+            unit = node.expressions[0]
+            if isinstance(unit, exp.Column) and len(unit.parts) == 1:
+                unit.replace(exp.var(unit.name.upper()))
+    if isinstance(node, exp.Neg) and isinstance(node.this, exp.Cast) and isinstance(node.this.this, exp.Literal):
+        # -128Y is one number: 128 alone would not fit its type
+        cast = node.this
+        cast.set("this", exp.Neg(this=cast.this))
+        return cast
+    return node
