@@ -51,7 +51,10 @@ def build(settings: WorkerSettings, runtime: Runtime, reached: Callable[[str], N
         randomness=runtime.randomness,
         instance=runtime.instance,
         policy=Policy(
-            tries_max=own.tries_max, backoff_first_ms=own.backoff_first_ms, backoff_cap_ms=own.backoff_cap_ms
+            tries_max=own.tries_max,
+            frozen_tries_max=own.frozen_tries_max,
+            backoff_first_ms=own.backoff_first_ms,
+            backoff_cap_ms=own.backoff_cap_ms,
         ),
         hold_ttl_ms=own.hold_ttl_ms,
         batch_bytes_max=own.batch_bytes_max,

@@ -19,6 +19,7 @@ class WorkerSection(Section):
     )
     verify_threads_max: int = Field(default=4, ge=1, le=64, description="inputs looked at at once")
     tries_max: int = Field(default=5, ge=1, le=1_000, description="then a bucket is quarantined")
+    frozen_tries_max: int = Field(default=100, ge=1, le=100_000, description="the same for one whose input is missing")
     backoff_first_ms: DurationMs = 1_000
     backoff_cap_ms: DurationMs = 300_000
 

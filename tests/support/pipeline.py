@@ -73,10 +73,14 @@ class Pipeline:
 
     def start(self, name: str, **environ: str) -> ServiceUnderTest:
         """Start one more process of a service; it is gone when the pipeline is."""
+        return self.start_command(name, (f"floodmark_{name}",), **environ)
+
+    def start_command(self, name: str, command: Sequence[str], **environ: str) -> ServiceUnderTest:
+        """Start what `python -m` runs with these words, on this pipeline."""
         self._starts += 1
         log_path = self.directory / f"{name}-{self._starts}.log"
         own = {**self.settings, **environ, "FLOODMARK_KAFKA__NAMESPACE": self.namespace}
-        running = service((f"floodmark_{name}",), log_path, zookeeper=self.hosts, kafka=self.kafka.bootstrap, **own)
+        running = service(command, log_path, zookeeper=self.hosts, kafka=self.kafka.bootstrap, **own)
         return self._resources.enter_context(running)
 
     def start_all(self) -> dict[str, ServiceUnderTest]:
@@ -185,6 +189,10 @@ class Pipeline:
 
     def segments(self, table: str = "rides") -> set[str]:
         return set(self.ledger.registry.snapshot(table).by_name)
+
+    def segments_of(self, table: str) -> dict[str, int]:
+        """What is registered: the CRC of each segment, by name."""
+        return {name: segment.crc for name, segment in self.ledger.registry.snapshot(table).by_name.items()}
 
 
 @contextmanager

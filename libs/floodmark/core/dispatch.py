@@ -51,6 +51,8 @@ class Policy:
     unclaimed_max_ms: int = 60_000
     """An offer nobody took for this long is given out again: its message may be lost."""
     deaths_max: int = 10
+    frozen_tries_max: int = 100
+    """Looking again for an input that was missing costs little, and whoever puts it back should not have to ask."""
 
     def backoff_ms(self, tries: int) -> int:
         return min(self.backoff_cap_ms, self.backoff_first_ms << min(tries - 1, 30))
@@ -135,7 +137,8 @@ def fail(
     """The record after a failed try: backing off, or quarantined with its error."""
     if record is None or record.task_id != task_id or record.progress is Progress.QUARANTINED:
         return None
-    progress = Progress.QUARANTINED if record.tries >= policy.tries_max else Progress.FAILED
+    tries_max = policy.frozen_tries_max if frozen else policy.tries_max
+    progress = Progress.QUARANTINED if record.tries >= tries_max else Progress.FAILED
     not_before_ms = now_ms + policy.backoff_ms(record.tries)
     return replace(
         record,

@@ -1,0 +1,178 @@
+"""The whole system as processes: the event pipeline with real workers, and a second engine that checks their rows.
+
+DuckDB recomputes a view from the registered files and nothing else: no code of the system takes part in it.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from floodmark.bus.ports import Outgoing
+from floodmark.contracts.envelope import decode, encode, originate
+from floodmark.contracts.messages import BucketBuilt, BuildBucket, SourceFingerprint
+from floodmark.contracts.topics import RESULTS, TASKS
+from floodmark.core.buckets import State
+from floodmark.core.scheduling import task_id
+from floodmark.core.tables import ViewHeader
+from floodmark.core.transitions import Mode
+from floodmark.local.kafka import KafkaServer
+from floodmark.local.zookeeper import ZooKeeperServer
+from tests.support.eventually import eventually
+from tests.support.kafka_tools import read_all
+from tests.support.pipeline import Pipeline
+from tests.support.service_process import ServiceUnderTest
+
+SMALL_SPARK = {
+    "FLOODMARK_SPARK__MASTER": "local[2]",
+    "FLOODMARK_SPARK__OPTIONS": '{"spark.driver.memory": "768m", "spark.sql.shuffle.partitions": "2"}',
+    "FLOODMARK_WORKER__BACKOFF_FIRST_MS": "500",
+    "FLOODMARK_WORKER__BACKOFF_CAP_MS": "2000",
+}
+"""Two workers, and whatever else runs, must fit on one small machine."""
+START_WITHIN_S = 180
+"""Spark takes ten seconds to start on a machine that does nothing else."""
+
+Row = tuple[Any, ...]
+
+
+@dataclass
+class Recomputation:
+    """A view's stored rows in another engine's words. `{source}` stands for the rows of the registered files."""
+
+    sql: str
+    columns: Sequence[str]
+
+
+@dataclass
+class System(Pipeline):
+    recomputations: dict[str, Recomputation] = field(default_factory=dict)
+
+    def start_workers(self, count: int = 2, **environ: str) -> list[ServiceUnderTest]:
+        workers = [self.start("worker", **SMALL_SPARK, **environ) for _ in range(count)]
+        for worker in workers:
+            worker.await_event("service_started", within_s=START_WITHIN_S)
+        return workers
+
+    def start_odd_worker(self, signal_name: str, step: str, **environ: str) -> ServiceUnderTest:
+        """A worker that sends itself this signal when an attempt first reaches this step."""
+        command = ("tests.integration.odd_worker", signal_name, step)
+        return self.start_command(f"odd-{step}", command, **SMALL_SPARK, **environ)
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def await_built(self, view: str, *, up_to_ms: int, within_s: float = 240) -> None:
+        """Until the watermark is there, every entry is VALID from the source as it is now, and nothing is under way."""
+
+        def built() -> bool:
+            behind = self.behind(view)
+            records = self.ledger.dispatch.records(view)
+            watermark_ms = self.ledger.views.header(view).watermark_ms
+            assert (watermark_ms or -1) >= up_to_ms, f"watermark {watermark_ms} of {up_to_ms}"
+            assert not behind, f"{len(behind)} behind, first {behind[:3]}, records {list(records.items())[:3]}"
+            assert not records, f"records {list(records.items())[:3]}"
+            return True
+
+        eventually(built, within_s=within_s, every_s=0.2, what=f"{view} built up to {up_to_ms}")
+
+    def behind(self, view: str) -> list[int]:
+        """Buckets with an entry that is not VALID from the source as it is now."""
+        state = self.ledger.views.state(view)
+        definition = state.header.definition
+        starts = sorted(state.entries)
+        sources = self.ledger.registry.read_windows(definition.table, [definition.grid.window(s) for s in starts])
+        live = {s: found.source.fingerprint for s, found in zip(starts, sources, strict=True)}
+        return [s for s in starts if (e := state.entries[s]).state is not State.VALID or e.fingerprint != live[s]]
+
+    # -- the scheduler, played by the test -------------------------------------------------------------------------
+
+    def task(self, view: str, start_ms: int, mode: str) -> BuildBucket:
+        """The task a scheduler would give out for this bucket now."""
+        header = self.ledger.views.header(view)
+        definition = header.definition
+        window = definition.grid.window(start_ms)
+        source = self.ledger.registry.read_window(definition.table, window).source
+        return BuildBucket(
+            task_id=task_id(header.incarnation, start_ms, Mode(mode), source.fingerprint),
+            view=view,
+            incarnation=header.incarnation,
+            bucket_start_ms=start_ms,
+            bucket_end_ms=window.end_ms,
+            mode=mode,
+            lane="live",
+            fingerprint=SourceFingerprint(count=source.fingerprint.count, hash=source.fingerprint.hash),
+            slice_versions=dict(source.slice_versions),
+            definition_hash=definition.hash,
+            dispatched_at_ms=0,
+            dispatch_try=1,
+        )
+
+    def send(self, tasks: Sequence[BuildBucket]) -> None:
+        envelopes = [originate(t, event_id=uuid.uuid4().hex, source="test", time_ms=None) for t in tasks]
+        encoded = [encode(e) for e in envelopes]
+        self.publisher.publish([Outgoing(TASKS.name, e.key, e.value, e.headers) for e in encoded])
+
+    def results(self, view: str) -> list[BucketBuilt]:
+        """How attempts ended, as far as it was told."""
+        found = read_all(self.kafka, self._connection.qualified(RESULTS.name), partitions=RESULTS.partitions)
+        messages = [decode(RESULTS.name, value, list(headers.items()), "here").message for value, headers in found]
+        return [m for m in messages if isinstance(m, BucketBuilt) and m.view == view]
+
+    # -- checking --------------------------------------------------------------------------------------------------
+
+    def check(self, view: str) -> int:
+        """Every VALID bucket holds exactly what DuckDB makes of the registered files. Returns how many have rows."""
+        state = self.ledger.views.state(view)
+        valid = sorted(s for s, e in state.entries.items() if e.state is State.VALID)
+        with_rows = 0
+        for start_ms in valid:
+            stored = self.stored_rows(state.header, [f.name for f in state.entries[start_ms].files], view)
+            wanted = self.wanted_rows(state.header, start_ms, view)
+            assert stored == wanted, f"{view} bucket {start_ms}: {stored[:3]} are stored, {wanted[:3]} are right"
+            with_rows += bool(wanted)
+        return with_rows
+
+    def stored_rows(self, header: ViewHeader, names: Sequence[str], view: str) -> list[Row]:
+        if not names:
+            return []
+        paths = [f"{header.definition.location}/{name}" for name in names]
+        columns = ", ".join(self.recomputations[view].columns)
+        return _rows(f"SELECT {columns} FROM read_parquet({paths!r})")
+
+    def wanted_rows(self, header: ViewHeader, start_ms: int, view: str) -> list[Row]:
+        table = self.ledger.registry.definition(header.definition.table)
+        window = header.definition.grid.window(start_ms)
+        found = self.ledger.registry.read_window(table.name, window).segments.values()
+        if not found:
+            return []
+        paths = [f"{table.location}/{s.path}" for s in found]
+        within = (
+            f"epoch_ms({table.time_column}) >= {window.start_ms} AND epoch_ms({table.time_column}) < {window.end_ms}"
+        )
+        source = f"(SELECT * FROM read_parquet({paths!r}) WHERE {within})"
+        return _rows(self.recomputations[view].sql.format(source=source))
+
+
+def _rows(sql: str) -> list[Row]:
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        rows = connection.execute(sql).fetchall()
+    return sorted((tuple(_comparable(value) for value in row) for row in rows), key=repr)
+
+
+def _comparable(value: Any) -> Any:
+    """Sums of doubles depend on the order they are added in; nine digits of them do not."""
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+@contextmanager
+def system_on(directory: Path, zookeeper: ZooKeeperServer, kafka: KafkaServer, **settings: str) -> Iterator[System]:
+    made = System(directory, zookeeper, kafka, dict(settings))
+    try:
+        yield made
+    finally:
+        made.close()
