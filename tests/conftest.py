@@ -4,7 +4,13 @@ import os
 
 from hypothesis import settings
 
-pytest_plugins = ["pytester", "tests.support.scenarios", "tests.support.servers", "tests.support.stores"]
+pytest_plugins = [
+    "pytester",
+    "tests.support.scenarios",
+    "tests.support.servers",
+    "tests.support.stores",
+    "tests.support.system",
+]
 
 # No per-example deadline: on a busy machine it fails tests for being slow, not for being wrong.
 settings.register_profile("local", deadline=None)

@@ -1,7 +1,7 @@
 """Workers on the real stack: two processes with Spark, real Kafka and ZooKeeper, rows checked by another engine."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -14,12 +14,11 @@ from floodmark.core.dispatch import Progress
 from floodmark.core.tables import ViewStatus
 from floodmark.core.transitions import Changed
 from floodmark.local.kafka import KafkaServer
-from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.eventually import eventually
 from tests.support.kafka_tools import committed
 from tests.support.ledger_kit import HOUR_MS
 from tests.support.pipeline import write_parquet
-from tests.support.system import START_WITHIN_S, Recomputation, System, system_on
+from tests.support.system import START_WITHIN_S, Recomputation, System
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1_200)]
 
@@ -32,17 +31,6 @@ RECOMPUTED = (
 )
 COLUMNS = ("hour", "value", "n", "total")
 numbers = count()
-
-
-@pytest.fixture(scope="module")
-def system(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer, kafka: KafkaServer
-) -> Iterator[System]:
-    """Two workers and every other service, for all tests of this module; each has a table and a view of its own."""
-    with system_on(tmp_path_factory.mktemp("system"), zookeeper, kafka) as made:
-        made.start_all()
-        made.start_workers(2)
-        yield made
 
 
 class Floor:

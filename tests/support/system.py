@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pytest
 
 from floodmark.bus.ports import Outgoing
 from floodmark.contracts.envelope import decode, encode, originate
@@ -167,6 +168,17 @@ def _rows(sql: str) -> list[Row]:
 def _comparable(value: Any) -> Any:
     """Sums of doubles depend on the order they are added in; nine digits of them do not."""
     return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+@pytest.fixture(scope="session")
+def system(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer, kafka: KafkaServer
+) -> Iterator[System]:
+    """Every service, and two workers, for all tests that ask; each test has tables and views of its own."""
+    with system_on(tmp_path_factory.mktemp("system"), zookeeper, kafka) as made:
+        made.start_all()
+        made.start_workers(2)
+        yield made
 
 
 @contextmanager
