@@ -1,7 +1,7 @@
 """Random changes and random kills on two tables and four views; at every quiet point each bucket is recomputed.
 
-The other engine is DuckDB, over the registered files. DIFFERENTIAL_S says for how long, DIFFERENTIAL_SEED which changes.
-Every run of the tests has a short one; a long one is
+The other engine is DuckDB, over the registered files. DIFFERENTIAL_S says for how long, DIFFERENTIAL_SEED which
+changes. Every run of the tests has a short one; a long one is
 `DIFFERENTIAL_S=600 .venv/bin/python -m pytest -s tests/integration/test_differential.py`.
 """
 
@@ -206,7 +206,7 @@ def test_every_bucket_equals_a_recomputation_after_random_changes_and_kills(
     tmp_path: Path, zookeeper: ZooKeeperServer, kafka: KafkaServer
 ) -> None:
     """INV-3, INV-6, INV-7, INV-9 at every quiet point."""
-    print(f"seed {SEED}, for {DURATION_S:g} s")
+    print(f"DIFFERENTIAL_SEED={SEED} DIFFERENTIAL_S={DURATION_S:g}")  # noqa: T201 - a failing run must be repeatable
     with system_on(tmp_path, zookeeper, kafka) as system:
         chaos = Chaos(system, random.Random(SEED))
         chaos.set_up()
@@ -218,5 +218,5 @@ def test_every_bucket_equals_a_recomputation_after_random_changes_and_kills(
                     chaos.kill()
             chaos.check()
             chaos.done["rounds"] += 1
-        print(f"seed {SEED}: {dict(chaos.done)}")
+        print(dict(chaos.done))  # noqa: T201
         assert chaos.done["buckets compared"] > 0

@@ -85,4 +85,3 @@ def test_a_backlog_of_ten_thousand_tasks_stays_within_the_workers_bound(
 
         eventually(done, within_s=600, every_s=0.2, what="the backlog worked off")
         assert highest < RSS_MAX_MIB * 1024 * 1024, f"{highest / 2**20:.0f} MiB"
-        print(f"{BACKLOG} tasks, at most {highest / 2**20:.0f} MiB")
