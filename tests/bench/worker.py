@@ -1,7 +1,7 @@
 """What the system adds to Spark: the same work through all services, and as a job written by hand.
 
-5 million rows in 1,000 segments of five minutes, and a view by the hour. The hand-written jobs run in this process, on a
-session with the worker's settings, as warm as the worker's; one side works at a time.
+5 million rows in 1,000 segments of five minutes, and a view by the hour. The hand-written jobs run in this process, on
+a session with the worker's settings, as warm as the worker's; one side works at a time.
 """
 
 import tempfile
@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as fn
-from pyspark.sql import types
 
 from floodmark.catalog.definitions import TableRequest, ViewRequest, create_table, create_view
 from floodmark.core.buckets import State
@@ -47,8 +46,10 @@ SCHEMA = types.StructType(
         types.StructField("distance", types.LongType()),
     ]
 )
-SELECT = """SELECT date_trunc('HOUR', event_time) AS hour, city, count(*) AS n, sum(fare) AS fare, max(distance) AS farthest
-FROM rides GROUP BY 1, 2"""
+SELECT = """
+SELECT date_trunc('HOUR', event_time) AS hour, city, count(*) AS n, sum(fare) AS fare, max(distance) AS farthest
+FROM rides GROUP BY 1, 2
+"""
 
 
 @dataclass
