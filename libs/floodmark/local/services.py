@@ -29,6 +29,7 @@ SERVICES: tuple[Service, ...] = (
 class ServiceProcess(Component):
     """One replica of a service, connected to the stack's own ZooKeeper and Kafka."""
 
+    ready_within_ms = 240_000  # Spark takes ten seconds to start, and many times that on a machine that is busy
     grace_ms = 25_000  # a service has 20 s of its own to finish work; leave it the time to say so
 
     def __init__(self, directory: Path, service: Service, port: int, *, zookeeper_hosts: str, bootstrap: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
@@ -29,8 +30,7 @@ DEFAULTS: Mapping[str, str] = {
     "spark.driver.maxResultSize": "256m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.structuredLogging.enabled": "true",
-    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
     "spark.scheduler.mode": "FAIR",
     # Jobs are small: planning them again while they run costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
