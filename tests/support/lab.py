@@ -78,7 +78,7 @@ class Lab:
     def stale(self, view: str) -> set[int]:
         return {hour for hour, state in self.pipeline.states(view).items() if state == "STALE"}
 
-    def await_stale(self, view: str, hours: Iterable[int], *, within_s: float = 20) -> dict[int, Entry]:
+    def await_stale(self, view: str, hours: Iterable[int], *, within_s: float = 60) -> dict[int, Entry]:
         """Wait until exactly these hours are STALE. Returns the entries."""
         expected = set(hours)
         eventually(lambda: self.stale(view) == expected, within_s=within_s, what=f"{view}: STALE exactly {expected}")
@@ -100,7 +100,7 @@ class Lab:
         consumer.close()
         return {number: end for number, end in ends.items() if end}
 
-    def await_caught_up(self, *, within_s: float = 20) -> None:
+    def await_caught_up(self, *, within_s: float = 60) -> None:
         """Wait until everything published is committed: whatever was to be marked is marked."""
         # An event may be published twice, the second time at any moment: where the topic ends is asked each time.
         eventually(
