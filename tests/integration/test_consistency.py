@@ -8,7 +8,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -82,7 +82,7 @@ def test_100_events_within_the_quiet_period_are_one_flush(own: Lab) -> None:
     running = own.pipeline.start(
         "consistency", FLOODMARK_CONSISTENCY__QUIET_MS="4000", FLOODMARK_CONSISTENCY__AGE_MAX_MS="14000"
     )
-    running.await_ready()
+    running.await_event("partitions_assigned")
     for n in range(100):
         own.register("c2", segment(f"late{n}", n % 4, n % 4 + 1))
     before = own.pipeline.ledger.store.read(paths.shard("c2", 0))
@@ -165,11 +165,19 @@ def test_a_kill_after_reading_and_before_marking_loses_nothing(own: Lab) -> None
 def test_a_kill_after_marking_and_before_the_commit_marks_again(own: Lab) -> None:
     """C5, second half: the record comes again. A bucket rebuilt meanwhile is marked once more, which costs a revert
     and never a wrong row."""
-    own.built_view("c5", range(4))
-    slow = own.pipeline.start("consistency", FLOODMARK_CONSISTENCY__INDEX_REFRESH_MS="60000")
-    slow.await_ready()  # and its first list of views is being read
+    for view in ("c5", "known"):
+        own.built_view(view, range(4))
+    slow = own.pipeline.start("consistency", FLOODMARK_CONSISTENCY__INDEX_REFRESH_MS="600000")
+    crcs = count(2)
+
+    def knows_the_views() -> bool:
+        """A record that is read before the first list of views waits for the second one, unmarked."""
+        own.change("known", segment("s0", 0, 1, crc=next(crcs)))
+        return own.stale("known") == {0}
+
+    eventually(knows_the_views, every_s=0.2, what="the first list of views")
     own.change("c5", segment("late", 1, 2))
-    own.await_stale("c5", {1})  # and its record waits a minute for the next list of views
+    own.await_stale("c5", {1})  # and its record waits ten minutes for the next list of views
     slow.process.kill()
     slow.process.wait()
     assert own.positions() == {}

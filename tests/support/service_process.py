@@ -50,10 +50,6 @@ class ServiceUnderTest:
 
         return eventually(told, within_s=within_s, what=f"{name} {facts}")[0]
 
-    def await_ready(self) -> None:
-        """It has taken several turns: a broker counts as reachable only after a second of polling."""
-        eventually(lambda: self.ask("/readyz")[0] == 200, what="the service ready")
-
     def ask(self, page: str) -> tuple[int, str]:
         port = self.await_event("http_port_opened")["port"]
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
