@@ -220,7 +220,9 @@ def test_a_lost_session_ends_the_service_with_75_and_commits_nothing(
     slow: SlowService, zookeeper: ZooKeeperServer
 ) -> None:
     """A process frozen for longer than its session is taken for dead; when it wakes it knows, and leaves."""
-    with slow.running(FLOODMARK_RUNTIME__GRACE_MS="30000") as running:
+    # Only ZooKeeper is to miss it: Kafka would take its partitions, and nothing would be left to commit.
+    patient = {"FLOODMARK_KAFKA__SESSION_TIMEOUT_MS": "60000", "FLOODMARK_RUNTIME__GRACE_MS": "30000"}
+    with slow.running(**patient) as running:
         before = slow.settle(running)
         slow.announce("10000")  # ends when the process has been awake for some seconds and knows
         eventually(lambda: "began 10000" in slow.effects(), what="work in flight")
