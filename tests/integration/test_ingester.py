@@ -167,7 +167,7 @@ def test_a_new_a_replaced_and_a_removed_file_are_each_reported_after_the_registr
     assert (deleted.action, hours(deleted), deleted.crc) == ("deleted", [(5, 6.5)], None)
     assert pipeline.segments(table) == {"other.parquet"}
     assert [e.registry_version for e in heard.events(table)] == [1, 2, 3, 4]
-    assert pipeline.ledger.registry.outbox(table) == []
+    eventually(lambda: pipeline.ledger.registry.outbox(table) == [], what="the outbox empty")
 
 
 def test_a_scan_of_many_files_takes_few_registry_writes(pipeline: Pipeline, ingester: ServiceUnderTest) -> None:
@@ -180,10 +180,10 @@ def test_a_scan_of_many_files_takes_few_registry_writes(pipeline: Pipeline, inge
         (location / f"{n:04}.parquet").hardlink_to(template)
     pipeline.table(table)
     eventually(
-        lambda: pipeline.ledger.registry.header(table).segment_count == count, within_s=60, what="all registered"
+        lambda: pipeline.ledger.registry.header(table).segment_count == count, within_s=120, what="all registered"
     )
     assert version(pipeline, table) <= count // 50
-    assert len(ingester.events("file_announced", table=table)) == count
+    eventually(lambda: len(ingester.events("file_announced", table=table)) == count, what="each told of once")
 
 
 def test_a_file_that_was_only_touched_changes_nothing(
@@ -214,7 +214,7 @@ def test_after_a_restart_the_scanner_reads_only_what_it_missed(own_pipeline: Pip
     second = own_pipeline.start("ingester")
     eventually(lambda: own_pipeline.segments() == {"same.parquet", "changed.parquet", "new.parquet"}, what="caught up")
     assert own_heard.await_changes("rides", 6)
-    announced = second.events("file_announced")
+    announced = eventually(lambda: second.events("file_announced")[2:] and second.events("file_announced"))
     assert {(a["action"], a["path"] or a["segment"]) for a in announced} == {
         ("replace", "changed.parquet"),
         ("add", "new.parquet"),
@@ -255,7 +255,7 @@ def test_ingesters_killed_again_and_again_leave_no_change_unreported(own_pipelin
         running.process.kill()
         running.exit_code()
     last = own_pipeline.start("ingester")
-    eventually(lambda: len(own_pipeline.segments()) == rounds * files, within_s=60, what="all registered")
+    eventually(lambda: len(own_pipeline.segments()) == rounds * files, what="all registered")
     eventually(lambda: not own_pipeline.ledger.registry.outbox("rides"), what="the outbox empty")
     versions = set(range(1, version(own_pipeline, "rides") + 1))
     eventually(lambda: {e.registry_version for e in own_heard.events("rides")} == versions, what="each version told of")
@@ -401,22 +401,24 @@ def test_a_path_that_leads_out_is_refused_before_anything_is_looked_at(
 
 
 @pytest.mark.scenario("I4")
-def test_a_file_that_is_being_written_is_left_alone_until_it_is_whole(
-    pipeline: Pipeline, ingester: ServiceUnderTest
-) -> None:
+def test_a_file_that_is_being_written_is_left_alone_until_it_is_whole(own_pipeline: Pipeline) -> None:
     """The scanner waits while the file grows. It is neither refused nor registered before its last byte is there."""
-    table = new_table()
-    location = pipeline.table(table)
-    whole = write_parquet(pipeline.lake / "whole.parquet", 1, 2, rows=1_000).read_bytes()
+    # A writer that stands still for the settling time has died, and on a busy machine this one does for a while.
+    ingester = own_pipeline.start("ingester", FLOODMARK_INGESTER__SETTLE_MS="60000")
+    location = own_pipeline.table()
+    write_parquet(location / "other.parquet", 1, 2)
+    eventually(lambda: own_pipeline.segments() == {"other.parquet"}, what="the scanner at work")
+    whole = write_parquet(own_pipeline.lake / "whole.parquet", 1, 2, rows=1_000).read_bytes()
     parts = [whole[n : n + len(whole) // 8 + 1] for n in range(0, len(whole), len(whole) // 8 + 1)]
     with (location / "a.parquet").open("wb") as growing:
         for part in parts[:-1]:
             growing.write(part)
             growing.flush()
-            never(lambda: pipeline.segments(table), for_s=0.15, what="a registration of half a file")
+            never(lambda: len(own_pipeline.segments()) > 1, for_s=0.15, what="a registration of half a file")
         growing.write(parts[-1])
-    eventually(lambda: pipeline.segments(table) == {"a.parquet"}, what="the whole file registered")
-    assert len(ingester.events("file_announced", table=table)) == 1
+    eventually(lambda: own_pipeline.segments() == {"other.parquet", "a.parquet"}, what="the whole file registered")
+    eventually(lambda: ingester.events("file_announced", path="a.parquet"), what="its announcement told of")
+    assert len(ingester.events("file_announced", path="a.parquet")) == 1
 
 
 @pytest.mark.scenario("I4")

@@ -31,6 +31,7 @@ from tests.support.service_process import FAST, INGESTER, ServiceUnderTest, anno
 pytestmark = pytest.mark.stack
 TOPIC = "announcements.v1"
 GRACE_S, CLOSING_S = 3.0, 3.0
+BUSY_S = 5.0  # what a busy machine may add to any time
 
 
 class SlowService:
@@ -46,9 +47,9 @@ class SlowService:
         self._partition = -1
 
     @contextmanager
-    def running(self, log: str = "log") -> Iterator[ServiceUnderTest]:
+    def running(self, log: str = "log", **environ: str) -> Iterator[ServiceUnderTest]:
         command = ("tests.integration.slow_service", self.table, str(self._effects))
-        with service(command, self._directory / log, **self._servers) as running:
+        with service(command, self._directory / log, **self._servers, **environ) as running:
             running.await_event("partitions_assigned")
             yield running
 
@@ -111,14 +112,14 @@ def test_work_longer_than_the_grace_period_is_abandoned_uncommitted_and_done_aga
     """Finished before it: committed. Unfinished, and finished behind it: read again by the next process (INV-8)."""
     with slow.running() as running:
         before = slow.settle(running)
-        slow.announce("6000", "2")
-        eventually(lambda: "ended 2" in slow.effects() and "began 6000" in slow.effects(), what="work in flight")
-        assert stopped_within_s(running) < GRACE_S + CLOSING_S
+        slow.announce("12000", "2")
+        eventually(lambda: "ended 2" in slow.effects() and "began 12000" in slow.effects(), what="work in flight")
+        assert stopped_within_s(running) < GRACE_S + CLOSING_S + BUSY_S
     assert running.events("work_abandoned", count=1)
     assert slow.position() == before
-    assert "ended 6000" not in slow.effects()
+    assert "ended 12000" not in slow.effects()
     with slow.running("again"):
-        eventually(lambda: "ended 6000" in slow.effects(), what="the abandoned work done")
+        eventually(lambda: "ended 12000" in slow.effects(), what="the abandoned work done")
         eventually(lambda: slow.position() == before + 2, what="both committed")
     assert slow.effects().count("began 1") == 1
 
@@ -137,7 +138,7 @@ def test_an_ingester_stopped_in_a_flood_commits_what_it_handled_and_no_more(
     servers = {"zookeeper": zookeeper.hosts, "kafka": kafka.bootstrap}
     with service(INGESTER, tmp_path / "first", **servers) as first:
         first.await_event("announcement_handled", table=table)
-        assert stopped_within_s(first) < GRACE_S + CLOSING_S
+        assert stopped_within_s(first) < GRACE_S + CLOSING_S + BUSY_S
     handled = offsets(first, table)
     assert len(handled) < len(paths), "the flood was over before the stop; make it longer"
     # Offsets of one partition: all from the first record to just below the position were handled.
@@ -146,7 +147,12 @@ def test_an_ingester_stopped_in_a_flood_commits_what_it_handled_and_no_more(
     assert set(range(min(handled), position)) <= handled
     assert position > min(handled)
     with service(INGESTER, tmp_path / "second", **servers) as second:
-        eventually(lambda: len(handled | offsets(second, table)) == len(paths), within_s=60, what="the rest handled")
+        eventually(
+            lambda: len(handled | offsets(second, table)) == len(paths),
+            within_s=180,
+            every_s=0.5,
+            what="the rest handled",
+        )
         assert min(offsets(second, table)) == position
         stopped_within_s(second)
 
@@ -159,7 +165,7 @@ def test_a_stop_is_heard_while_zookeeper_is_awaited(tmp_path: Path) -> None:
     """A service that has not even started ends at once, with code 0."""
     with service(INGESTER, tmp_path / "log", zookeeper="127.0.0.1:1", kafka="127.0.0.1:1") as running:
         running.await_event("http_port_opened")
-        assert stopped_within_s(running) < 2
+        assert stopped_within_s(running) < BUSY_S, "and not only after the ten seconds it would wait"
 
 
 def test_a_stop_ends_the_process_although_kafka_hangs(
@@ -175,7 +181,7 @@ def test_a_stop_ends_the_process_although_kafka_hangs(
         os.kill(kafka_process.pid, signal.SIGSTOP)
         try:
             eventually(lambda: "ended 500" in slow.effects(), what="the work done, its commit unanswered")
-            assert stopped_within_s(running) < GRACE_S + CLOSING_S + 1
+            assert stopped_within_s(running) < GRACE_S + CLOSING_S + BUSY_S
         finally:
             os.kill(kafka_process.pid, signal.SIGCONT)
 
@@ -203,9 +209,10 @@ def test_while_zookeeper_is_away_nothing_is_committed_and_afterwards_everything_
         eventually(lambda: {"ended 2", "ended 3"} <= set(slow.effects()), what="the records that came meanwhile")
         eventually(lambda: slow.position() == before + 3, what="all committed")
         assert running.ask("/readyz")[0] == 200
-        assert len(running.events("zookeeper_connected")) == 2
+        assert len(running.events("zookeeper_connected")) >= 2
         assert not running.events("zookeeper_session_lost")
-        assert stopped_within_s(running) < GRACE_S
+        stopped_within_s(running)
+        assert not running.events("stop_cut_short"), "nothing was left to wait for"
     assert slow.effects().count("began 1500") == 1
 
 
@@ -213,16 +220,19 @@ def test_a_lost_session_ends_the_service_with_75_and_commits_nothing(
     slow: SlowService, zookeeper: ZooKeeperServer
 ) -> None:
     """A process frozen for longer than its session is taken for dead; when it wakes it knows, and leaves."""
-    with slow.running() as running:
+    # Only ZooKeeper is to miss it: Kafka would take its partitions, and nothing would be left to commit.
+    patient = {"FLOODMARK_KAFKA__SESSION_TIMEOUT_MS": "60000", "FLOODMARK_RUNTIME__GRACE_MS": "30000"}
+    with slow.running(**patient) as running:
         before = slow.settle(running)
-        slow.announce("6000")  # ends when the process has been awake for two seconds and knows
-        eventually(lambda: "began 6000" in slow.effects(), what="work in flight")
+        slow.announce("10000")  # ends when the process has been awake for some seconds and knows
+        eventually(lambda: "began 10000" in slow.effects(), what="work in flight")
         running.process.send_signal(signal.SIGSTOP)
         never(lambda: slow.position() != before, for_s=4, what="a commit")
         running.process.send_signal(signal.SIGCONT)
         assert running.exit_code() == 75
     assert running.events("zookeeper_session_lost")
     assert running.events("service_stopped", why="zookeeper session lost", exit_code=75)
+    assert "ended 10000" in slow.effects(), "it was done, and still is not committed"
     assert slow.position() == before
 
 
@@ -245,7 +255,7 @@ def test_a_supervisor_starts_a_service_again_that_lost_its_session(
     thread = threading.Thread(target=lambda: supervisor.run(on_up=up.set), daemon=True)
     thread.start()
     try:
-        assert up.wait(30)
+        assert up.wait(60)
         frozen = ingester.identity()
         assert frozen is not None
         frozen.send(signal.SIGSTOP)

@@ -66,7 +66,7 @@ def await_tasks(reader: TaskReader, view: str, count: int) -> list[BuildBucket]:
         assert len(found) >= count, f"{len(found)} of {count} tasks of {view}"
         return sorted(found, key=lambda t: t.bucket_start_ms)
 
-    return eventually(enough, within_s=20, what=f"{count} tasks of {view}")
+    return eventually(enough, what=f"{count} tasks of {view}")
 
 
 @pytest.mark.scenario("E4")
@@ -113,6 +113,7 @@ def test_a_view_without_new_input_is_neither_stalled_nor_frozen(
 ) -> None:
     """Everything is built and nothing comes, for much longer than a stall takes."""
     pipeline.work(await_tasks(reader, view, 3))
+    eventually(lambda: pinned(scheduler, view) == set(), what="the view is free")
+    told = len(scheduler.events(view=view))  # on a busy machine it may have stood still until now
     never(lambda: pinned(scheduler, view), for_s=2 * STALLED_AFTER_MS / 1000, every_s=0.2, what="a condition")
-    assert scheduler.events("view_stalled", view=view) == []
-    assert scheduler.events("view_frozen", view=view) == []
+    assert scheduler.events(view=view)[told:] == []

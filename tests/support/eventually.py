@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def eventually(
-    condition: Callable[[], T | None], *, within_s: float = 30, every_s: float = 0.05, what: str = "the condition"
+    condition: Callable[[], T | None], *, within_s: float = 60, every_s: float = 0.05, what: str = "the condition"
 ) -> T:
     """The first truthy value of the condition. A failed assertion inside it counts as "not yet"."""
     started_s = time.monotonic()

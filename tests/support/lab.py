@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, TopicPartition
 
-from floodmark.contracts.topics import SEGMENTS
+from floodmark.contracts.topics import SEGMENTS, Topic
 from floodmark.core.buckets import DataFile, Entry, State
 from floodmark.core.ports import SystemClock
 from floodmark.core.registry import Command, Put, Remove
@@ -78,29 +78,29 @@ class Lab:
     def stale(self, view: str) -> set[int]:
         return {hour for hour, state in self.pipeline.states(view).items() if state == "STALE"}
 
-    def await_stale(self, view: str, hours: Iterable[int], *, within_s: float = 20) -> dict[int, Entry]:
+    def await_stale(self, view: str, hours: Iterable[int], *, within_s: float = 60) -> dict[int, Entry]:
         """Wait until exactly these hours are STALE. Returns the entries."""
         expected = set(hours)
         eventually(lambda: self.stale(view) == expected, within_s=within_s, what=f"{view}: STALE exactly {expected}")
         return self.pipeline.entries(view)
 
-    def positions(self) -> dict[int, int]:
-        """What the consistency service has committed, by partition."""
+    def positions(self, service: str = "consistency", topic: Topic = SEGMENTS) -> dict[int, int]:
+        """What this service has committed of what it consumes, by partition."""
         namespace = self.pipeline.namespace
-        return committed(self.pipeline.kafka, f"{namespace}.floodmark.consistency", f"{namespace}.{SEGMENTS.name}")
+        return committed(self.pipeline.kafka, f"{namespace}.floodmark.{service}", f"{namespace}.{topic.name}")
 
-    def ends(self) -> dict[int, int]:
+    def ends(self, topic: Topic = SEGMENTS) -> dict[int, int]:
         """Where each partition that has records ends."""
         consumer = Consumer({"bootstrap.servers": self.pipeline.kafka.bootstrap, "group.id": uuid.uuid4().hex})
-        topic = f"{self.pipeline.namespace}.{SEGMENTS.name}"
+        name = f"{self.pipeline.namespace}.{topic.name}"
         ends = {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1]
-            for number in range(SEGMENTS.partitions)
+            number: consumer.get_watermark_offsets(TopicPartition(name, number), timeout=30)[1]
+            for number in range(topic.partitions)
         }
         consumer.close()
         return {number: end for number, end in ends.items() if end}
 
-    def await_caught_up(self, *, within_s: float = 20) -> None:
+    def await_caught_up(self, *, within_s: float = 60) -> None:
         """Wait until everything published is committed: whatever was to be marked is marked."""
         # An event may be published twice, the second time at any moment: where the topic ends is asked each time.
         eventually(

@@ -42,12 +42,13 @@ class ServiceUnderTest:
         found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
         return [e for e in found if name in (None, e["event"]) and facts.items() <= e.items()]
 
-    def await_event(self, name: str, *, within_s: float = 30, **facts: object) -> dict[str, Any]:
-        return eventually(
-            lambda: self.events(name, **facts),
-            within_s=within_s,
-            what=f"{name} {facts} in\n{self.log_path.read_text()}",
-        )[0]
+    def await_event(self, name: str, *, within_s: float = 60, **facts: object) -> dict[str, Any]:
+        def told() -> list[dict[str, Any]]:
+            found = self.events(name, **facts)
+            assert found, f"the log says\n{self.log_path.read_text()}"
+            return found
+
+        return eventually(told, within_s=within_s, what=f"{name} {facts}")[0]
 
     def ask(self, page: str) -> tuple[int, str]:
         port = self.await_event("http_port_opened")["port"]
@@ -62,7 +63,7 @@ class ServiceUnderTest:
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
-    def exit_code(self, *, within_s: float = 30) -> int:
+    def exit_code(self, *, within_s: float = 60) -> int:
         return self.process.wait(within_s)
 
 

@@ -29,7 +29,8 @@ class Session:
         self._client = KazooClient(
             hosts=hosts,
             timeout=timeout_ms / 1000,
-            connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0},
+            # A restarted server gives each session its full time again: several tries fall into it.
+            connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": min(2.0, timeout_ms / 5_000)},
         )
         self._client.add_listener(self._changed)
         self._connected = False
