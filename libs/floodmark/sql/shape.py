@@ -46,6 +46,14 @@ _NODES: tuple[type[exp.Expr], ...] = (
 )  # fmt: skip
 """What is known to come back from Spark as it was written. Whatever else sqlglot can read is refused."""
 
+_TYPES = {
+    exp.DType.BOOLEAN, exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.FLOAT,
+    exp.DType.DOUBLE, exp.DType.DECIMAL, exp.DType.TEXT, exp.DType.BINARY, exp.DType.DATE, exp.DType.TIMESTAMP,
+    exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ, exp.DType.VARIANT, exp.DType.ARRAY,
+    exp.DType.MAP, exp.DType.STRUCT,
+}  # fmt: skip
+"""Types that Spark and sqlglot mean the same by. TIME, for one, would come back as TIMESTAMP."""
+
 _SPECIFIC: tuple[tuple[tuple[type[exp.Expr], ...], Rule, str], ...] = (
     ((exp.Query, exp.Exists), Rule.ONE_TABLE, f"is a subquery; {_ONE_TABLE}"),
     (
@@ -110,6 +118,8 @@ def check_expression(root: exp.Expr) -> None:
             raise refused(
                 Rule.UNSUPPORTED_SYNTAX, f"{shown(render(node))} is a function of a schema; write its name alone"
             )
+        if isinstance(node, exp.DataType) and isinstance(node.this, exp.DType) and node.this not in _TYPES:
+            raise refused(Rule.UNSUPPORTED_SYNTAX, f"type {node.this.value} is not supported; use another type")
         if isinstance(node, exp.Anonymous):
             _check_function(node)
 

@@ -28,7 +28,7 @@ def check_time_key(key: exp.Expr, *, time_column: str, bucket_ms: int) -> None:
     for node in key.walk():
         if not any(column.name == time_column for column in node.find_all(exp.Column)):
             continue
-        if isinstance(node, exp.Cast) and node.to.this in (exp.DType.DATE, exp.DType.DATE32):
+        if isinstance(node, exp.Cast) and node.to.this is exp.DType.DATE:
             _check_unit(node, "DAY", node.this, time_column, bucket_ms)
         elif isinstance(node, exp.Anonymous):
             _check_call(node, time_column, bucket_ms)
