@@ -205,3 +205,5 @@ bit_count(i) + getbit(i, 0)
 `odd ``name` * 2
 `hour` + hour
 assert_true(true) IS NULL
+'' || '''' || 'a''' || '''b' || 'x''y' 'z''z'
+concat('it''s', "x''y")

@@ -89,7 +89,7 @@ def _tokens(text: str) -> list[Token]:
     if size > TEXT_BYTES_MAX:
         raise refused(Rule.NOT_SQL, f"the text has {size} bytes, at most {TEXT_BYTES_MAX} are read")
     try:
-        tokens = DefinitionDialect().tokenize(text)
+        tokens = _with_doubled_quotes(DefinitionDialect().tokenize(text), text)
     except TokenError as error:
         raise refused(Rule.NOT_SQL, shown(str(error))) from error
     if len(tokens) > TOKENS_MAX:
@@ -98,6 +98,22 @@ def _tokens(text: str) -> list[Token]:
         first = shown(tokens[0].text) if tokens else ""
         raise refused(Rule.NOT_SQL, f"the text begins with {first!r}; write a SELECT")
     return tokens
+
+
+def _with_doubled_quotes(tokens: list[Token], text: str) -> list[Token]:
+    """'it''s' is one text with a quote in it, as Spark has it since version 4; sqlglot reads two."""
+    joined: list[Token] = []
+    end = -1
+    for token in tokens:
+        is_next = (
+            token.token_type is TokenType.STRING and token.start == end + 1 and text[token.start] == "'" == text[end]
+        )
+        if joined and is_next and joined[-1].token_type is TokenType.STRING:
+            joined[-1].text += "'" + token.text
+        else:
+            joined.append(token)
+        end = token.end
+    return joined
 
 
 def _check_nesting(tokens: list[Token]) -> None:
