@@ -20,10 +20,12 @@ _CLOCK_WORD = re.compile(r"\s*(now|today|yesterday|tomorrow)\b.*", re.IGNORECASE
 
 def check_clock_words(root: exp.Expr, *, times: frozenset[str]) -> None:
     """Refuse 'now' where it becomes a time. `times` are the columns with dates or timestamps."""
-    for literal in root.find_all(exp.Literal):
-        if literal.is_string and _CLOCK_WORD.fullmatch(literal.name):
+    words = [node for node in root.find_all(exp.Literal) if node.is_string and _CLOCK_WORD.fullmatch(node.name)]
+    if words:
+        near_times = _with_a_time_inside(root, times)
+        for literal in words:
             for node in _partners(literal):
-                if _is_time(node, times):
+                if id(node) in near_times:
                     raise refused(
                         Rule.NONDETERMINISTIC,
                         f"{shown(render(literal))} together with {shown(render(node))} is the time at which a bucket "
@@ -47,11 +49,21 @@ def _partners(literal: exp.Literal) -> Iterator[exp.Expr]:
         yield parent
 
 
-def _is_time(root: exp.Expr, times: frozenset[str]) -> bool:
-    return any(
+def _with_a_time_inside(root: exp.Expr, times: frozenset[str]) -> set[int]:
+    """The nodes that are or contain a time, by identity: each is visited once, however long the expression."""
+    found: set[int] = set()
+    for time in root.walk():
+        node: exp.Expr | None = time if _is_time(time, times) else None
+        while node is not None and id(node) not in found:
+            found.add(id(node))
+            node = node.parent
+    return found
+
+
+def _is_time(node: exp.Expr, times: frozenset[str]) -> bool:
+    return (
         (isinstance(node, exp.Column) and node.name in times)
         or (isinstance(node, exp.Cast) and node.to.this in TEMPORAL)
         or isinstance(node, exp.Extract)
         or (isinstance(node, exp.Anonymous) and node.name.lower() in OF_TIMES)
-        for node in root.walk()
     )
