@@ -5,9 +5,12 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from floodmark.sql.clock import check_clock_words
 from floodmark.sql.functions import WITHOUT_PARENTHESES
 from floodmark.sql.parsing import render
 from floodmark.sql.rules import Rule, refused, shown
+
+_ARROW_TIMES = ("timestamp", "date")
 
 
 class Columns:
@@ -21,12 +24,14 @@ class Columns:
             spellings = self._spellings.setdefault(name.lower(), [])
             if name not in spellings:
                 spellings.append(name)
-        self.time_column = time_column
+        self._times = frozenset({n for n, kind in known.items() if kind.startswith(_ARROW_TIMES)} | {time_column})
         self.read = {time_column}
 
     def resolved(self, root: exp.Expr) -> exp.Expr:
         """The same expression over the table's own names, without qualifiers."""
-        return root.transform(lambda node: self._resolve(node) if isinstance(node, exp.Column) else node)
+        tree = root.transform(lambda node: self._resolve(node) if isinstance(node, exp.Column) else node)
+        check_clock_words(tree, times=self._times)
+        return tree
 
     def has(self, name: str) -> bool:
         return name.lower() in self._spellings

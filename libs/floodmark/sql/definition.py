@@ -14,7 +14,7 @@ from floodmark.sql.columns import Columns
 from floodmark.sql.grouping import Selected, group_texts
 from floodmark.sql.measures import measure, refuse_aggregates
 from floodmark.sql.model import Aggregate, Definition, Key, Output, Stored
-from floodmark.sql.parsing import parse_select, render
+from floodmark.sql.parsing import bounded_depth, check_rendering, parse_select, render
 from floodmark.sql.rules import Rule, refused, shown
 from floodmark.sql.shape import check_expression, check_shape
 from floodmark.sql.timekeys import check_time_key
@@ -24,6 +24,11 @@ __all__ = ["Aggregate", "Definition", "Key", "Output", "Stored", "analyze", "can
 
 def analyze(select: str, *, table: str, time_column: str, bucket_ms: int, columns: Mapping[str, str]) -> Definition:
     """What the view keeps. `columns` are the table's, by name; empty means that they are not known yet."""
+    with bounded_depth():
+        return _analyzed(select, table, time_column, bucket_ms, columns)
+
+
+def _analyzed(select: str, table: str, time_column: str, bucket_ms: int, columns: Mapping[str, str]) -> Definition:
     tree = parse_select(select)
     known = Columns(columns, qualifier=check_shape(tree, table=table), time_column=time_column)
     where = _where(tree, known)
@@ -44,12 +49,14 @@ def analyze(select: str, *, table: str, time_column: str, bucket_ms: int, column
         is_projection=is_projection,
     )
     _check_names(definition)
+    check_rendering(tree)
     return definition
 
 
 def canonical(select: str) -> str:
     """The query in one spelling: comments, white space and the case of keywords do not matter."""
-    return render(parse_select(select))
+    with bounded_depth():
+        return render(parse_select(select))
 
 
 def _where(tree: exp.Select, known: Columns) -> str | None:
@@ -87,9 +94,10 @@ def _check_names(definition: Definition) -> None:
     """Outputs and files have their columns told apart by name, and Spark does not look at case."""
     seen: dict[str, str] = {}
     for output in definition.outputs:
-        for name in dict.fromkeys((output.name, *output.stored)):
-            if (other := seen.setdefault(name.lower(), output.name)) is not output.name:
-                raise refused(
-                    Rule.DUPLICATE_NAME,
-                    f"{name} is a column of the outputs {other} and {output.name}; write another name after AS",
-                )
+        names = {name.lower() for name in (output.name, *output.stored)}
+        if taken := sorted(names & seen.keys()):
+            raise refused(
+                Rule.DUPLICATE_NAME,
+                f"{taken[0]} is a column of the outputs {seen[taken[0]]} and {output.name}; write another name",
+            )
+        seen |= dict.fromkeys(names, output.name)

@@ -78,6 +78,17 @@ WITHOUT_PARENTHESES = frozenset({
 })  # fmt: skip
 """Names that mean no column of the table where the table has none of that name: functions, and the file a row is in."""
 
+OF_TIMES = frozenset({
+    "add_months", "convert_timezone", "date", "date_add", "date_diff", "date_format", "date_part", "date_sub",
+    "date_trunc", "dateadd", "datediff", "datepart", "day", "dayname", "dayofmonth", "dayofweek", "dayofyear",
+    "from_utc_timestamp", "hour", "last_day", "minute", "month", "monthname", "months_between", "next_day", "quarter",
+    "second", "time_bucket", "timediff", "timestamp", "timestamp_ltz", "timestamp_ntz", "timestampadd", "timestampdiff",
+    "to_date", "to_timestamp", "to_timestamp_ltz", "to_timestamp_ntz", "to_unix_timestamp", "to_utc_timestamp", "trunc",
+    "try_to_date", "try_to_timestamp", "unix_date", "unix_micros", "unix_millis", "unix_seconds", "unix_timestamp",
+    "weekday", "weekofyear", "year",
+})  # fmt: skip
+"""Functions that make a date or a timestamp of text they are given."""
+
 UNIT_FIRST = frozenset({
     "dateadd", "date_add", "datediff", "date_diff", "timediff", "timestampadd", "timestampdiff",
 })  # fmt: skip

@@ -4,7 +4,8 @@ sqlglot knows several hundred functions and rewrites them on the way through. He
 its arguments (`exp.Anonymous`), so that Spark gets the function that was written.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -13,6 +14,7 @@ from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from floodmark.core.errors import InvalidInput
 from floodmark.sql.functions import UNIT_FIRST
 from floodmark.sql.rules import Rule, refused, shown
 
@@ -48,6 +50,15 @@ class DefinitionDialect(Spark):
     Parser = DefinitionParser
 
 
+@contextmanager
+def bounded_depth() -> Iterator[None]:
+    """Around all work on trees: a chain such as a.b.c... is deep without brackets, and is walked by recursion."""
+    try:
+        yield
+    except RecursionError:
+        raise _too_deep() from None
+
+
 def parse_select(text: str) -> exp.Select:
     """The one SELECT that the text is."""
     tokens = _tokens(text)
@@ -57,8 +68,6 @@ def parse_select(text: str) -> exp.Select:
         tree = statements[0] if len(statements) == 1 else None
         if tree is not None:
             tree = tree.transform(_normalised, copy=False)
-    except RecursionError:
-        raise _too_deep() from None
     except ParseError as error:
         raise refused(Rule.NOT_SQL, _told(error)) from error
     except SqlglotError as error:
@@ -78,10 +87,23 @@ def render(tree: exp.Expr) -> str:
     """Spark SQL for a tree: each identifier in backticks, no comments."""
     try:
         return tree.sql(DefinitionDialect, identify=True, comments=False, unsupported_level=ErrorLevel.RAISE)
-    except RecursionError:
-        raise _too_deep() from None
     except SqlglotError as error:
+        if isinstance(error.__cause__, RecursionError):  # sqlglot reads some types once more while it writes them
+            raise _too_deep() from None
         raise refused(Rule.UNSUPPORTED_SYNTAX, shown(str(error))) from error
+
+
+def check_rendering(tree: exp.Select) -> None:
+    """Refuse what is not read as it was written, such as ~~x: then it cannot be known to mean the same to Spark."""
+    text = render(tree)
+    try:
+        again = render(parse_select(text))
+    except InvalidInput as error:
+        raise refused(
+            Rule.UNSUPPORTED_SYNTAX, f"{shown(text)} is not read again: {error}; write it another way"
+        ) from error
+    if again != text:
+        raise refused(Rule.UNSUPPORTED_SYNTAX, f"{shown(text)} is read as {shown(again)}; write it another way")
 
 
 def _tokens(text: str) -> list[Token]:
@@ -89,7 +111,7 @@ def _tokens(text: str) -> list[Token]:
     if size > TEXT_BYTES_MAX:
         raise refused(Rule.NOT_SQL, f"the text has {size} bytes, at most {TEXT_BYTES_MAX} are read")
     try:
-        tokens = DefinitionDialect().tokenize(text)
+        tokens = _with_doubled_quotes(DefinitionDialect().tokenize(text), text)
     except TokenError as error:
         raise refused(Rule.NOT_SQL, shown(str(error))) from error
     if len(tokens) > TOKENS_MAX:
@@ -98,6 +120,22 @@ def _tokens(text: str) -> list[Token]:
         first = shown(tokens[0].text) if tokens else ""
         raise refused(Rule.NOT_SQL, f"the text begins with {first!r}; write a SELECT")
     return tokens
+
+
+def _with_doubled_quotes(tokens: list[Token], text: str) -> list[Token]:
+    """'it''s' is one text with a quote in it, as Spark has it since version 4; sqlglot reads two."""
+    joined: list[Token] = []
+    end = -1
+    for token in tokens:
+        is_next = (
+            token.token_type is TokenType.STRING and token.start == end + 1 and text[token.start] == "'" == text[end]
+        )
+        if joined and is_next and joined[-1].token_type is TokenType.STRING:
+            joined[-1].text += "'" + token.text
+        else:
+            joined.append(token)
+        end = token.end
+    return joined
 
 
 def _check_nesting(tokens: list[Token]) -> None:

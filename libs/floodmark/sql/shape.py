@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from sqlglot import exp
 
-from floodmark.sql.functions import GENERATORS, GROUPING, NONDETERMINISTIC, WINDOW
+from floodmark.sql.functions import AGGREGATES, GENERATORS, GROUPING, NONDETERMINISTIC, WINDOW
 from floodmark.sql.parsing import render
 from floodmark.sql.rules import Rule, refused, shown
 
@@ -46,6 +46,16 @@ _NODES: tuple[type[exp.Expr], ...] = (
 )  # fmt: skip
 """What is known to come back from Spark as it was written. Whatever else sqlglot can read is refused."""
 
+_NOT_IN_INTERVALS = (exp.Column, exp.Interval, exp.Func, exp.Binary)
+
+_TYPES = {
+    exp.DType.BOOLEAN, exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.FLOAT,
+    exp.DType.DOUBLE, exp.DType.DECIMAL, exp.DType.TEXT, exp.DType.BINARY, exp.DType.DATE, exp.DType.TIMESTAMP,
+    exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ, exp.DType.VARIANT, exp.DType.ARRAY,
+    exp.DType.MAP, exp.DType.STRUCT,
+}  # fmt: skip
+"""Types that Spark and sqlglot mean the same by. TIME, for one, would come back as TIMESTAMP."""
+
 _SPECIFIC: tuple[tuple[tuple[type[exp.Expr], ...], Rule, str], ...] = (
     ((exp.Query, exp.Exists), Rule.ONE_TABLE, f"is a subquery; {_ONE_TABLE}"),
     (
@@ -72,6 +82,10 @@ _SPECIFIC: tuple[tuple[tuple[type[exp.Expr], ...], Rule, str], ...] = (
 def check_shape(select: exp.Select, *, table: str) -> str:
     """Refuse what a view cannot be. Returns the name by which the columns may be qualified."""
     _check_clauses(select, _SELECT_PARTS)
+    if not select.expressions:
+        raise refused(
+            Rule.NOT_SQL, "there is nothing between SELECT and FROM; name the columns that the view is to have"
+        )
     source = select.args.get("from_")
     named = source.this if source is not None else None
     if named is None:
@@ -110,6 +124,16 @@ def check_expression(root: exp.Expr) -> None:
             raise refused(
                 Rule.UNSUPPORTED_SYNTAX, f"{shown(render(node))} is a function of a schema; write its name alone"
             )
+        if isinstance(node, exp.DataType) and isinstance(node.this, exp.DType) and node.this not in _TYPES:
+            raise refused(Rule.UNSUPPORTED_SYNTAX, f"type {node.this.value} is not supported; use another type")
+        if isinstance(node, exp.Interval) and node.this is not None and node.this.find(*_NOT_IN_INTERVALS):
+            raise refused(
+                Rule.UNSUPPORTED_SYNTAX, f"{shown(render(node))} must be of a number; multiply INTERVAL 1 DAY"
+            )
+        if isinstance(node, exp.Filter) and not _is_aggregate(node.this):
+            raise refused(
+                Rule.UNSUPPORTED_SYNTAX, f"{shown(render(node))} filters what is no aggregate; write CASE WHEN"
+            )
         if isinstance(node, exp.Anonymous):
             _check_function(node)
 
@@ -118,6 +142,10 @@ def _is_row_count(node: exp.Expr) -> bool:
     """The star of count(*)."""
     call = node.parent
     return isinstance(node, exp.Star) and isinstance(call, exp.Anonymous) and call.name.lower() == "count"
+
+
+def _is_aggregate(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() in AGGREGATES
 
 
 def _check_function(call: exp.Anonymous) -> None:

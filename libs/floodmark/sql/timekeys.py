@@ -25,10 +25,10 @@ _INSTEAD = "write date_trunc with a unit that divides the bucket, and truncate f
 
 def check_time_key(key: exp.Expr, *, time_column: str, bucket_ms: int) -> None:
     """Any scalar of the row can be a key; one that truncates time has to fit the buckets."""
-    for node in key.walk():
+    for node in key.find_all(exp.Cast, exp.Anonymous):
         if not any(column.name == time_column for column in node.find_all(exp.Column)):
             continue
-        if isinstance(node, exp.Cast) and node.to.this in (exp.DType.DATE, exp.DType.DATE32):
+        if isinstance(node, exp.Cast) and node.to.this is exp.DType.DATE:
             _check_unit(node, "DAY", node.this, time_column, bucket_ms)
         elif isinstance(node, exp.Anonymous):
             _check_call(node, time_column, bucket_ms)
