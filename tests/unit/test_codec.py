@@ -34,8 +34,17 @@ def bytes_of(value: object, version: int = codec.FORMAT) -> bytes:
     return bytes([version]) + zstandard.ZstdCompressor().compress(msgpack.packb(value))
 
 
-def shard_with(fields: list[Any] | dict[str, Any]) -> bytes:
-    return bytes_of({"runs": [[20, 1, fields]]})
+def plain_of(value: object) -> bytes:
+    """A node that is not compressed, as a shard of format 2."""
+    return bytes([codec.FORMAT]) + bytes(msgpack.packb(value))
+
+
+def shard_with(fields: Any, *later: object) -> bytes:
+    """A shard of one bucket: of format 1 when its fields have names."""
+    block = {"runs": [[20, 1, fields, *later]], "later": True}
+    if isinstance(fields, dict):
+        return bytes_of(block, version=1)
+    return plain_of({"blocks": [bytes_of(block)], "later": True})
 
 
 def plain_but(place: int, value: object) -> list[Any]:
@@ -56,8 +65,8 @@ LATER_CAUSE = ["event", "e", 5, "", [], "trace", "later"]
 )
 def test_an_entry_with_unknown_fields_is_decoded(extended: Any) -> None:
     """A later version may add fields, to entries, to lists inside them and beside them."""
-    data = bytes_of({"runs": [[20, 1, extended, "later"]], "later": True})
-    assert codec.decode_shard(data, GRID, what="shard 0").get(20) == Entry(
+    shard = codec.decode_shard(shard_with(extended, "later"), GRID, what="shard 0")
+    assert shard.get(20) == Entry(
         State.VALID, True, Fingerprint(2, 7), {"wide": 0}, (DataFile("f", 1, 2),), "a1", "h", 9,
         Cause("event", "e", 5, trace_id="trace"),
     )  # fmt: skip
@@ -101,7 +110,10 @@ def test_a_garbled_entry_is_refused_by_name(fields: Any) -> None:
         codec.decode_shard(shard_with(fields), GRID, what="shard 0")
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01", b"\x01garbage", b"\x00" + bytes_of(1)[1:], bytes_of({"blocks": []}, 3)])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x01", b"\x01garbage", b"\x02", b"\x02garbage", b"\x00" + bytes_of(1)[1:], bytes_of({"blocks": []}, 3)],
+)
 def test_bytes_that_are_no_node_are_refused_by_name(data: bytes) -> None:
     """Empty, cut short, not compressed, an unknown and a newer format."""
     with pytest.raises(InvalidInput, match="format: /a/node"):
@@ -137,11 +149,11 @@ def test_shards_in_blocks_are_read_for_ever() -> None:
 def test_shards_with_rows_are_read_for_ever() -> None:
     """As format 2 writes them, where an entry is a row."""
     data = bytes.fromhex(
-        "0228b52ffd20e109070081a6626c6f636b7392c4730228b52ffd20704d0300f40581a472756e739293140198a1569202d3800082a130"
-        "03a477696465009193a1660102a26131a1680996a56576656e74a2653105af7365676d656e74732e76312f302f3792a161a162a77472"
-        "6163652d31931e0198a153c08090a0a000a090a00200ca55261a4018c4610228b52ffd2057b9020081a472756e739193ccc80198a156"
-        "9202d3800000000000000082a13003a477696465009193a1660102a26131a1680996a56576656e74a2653105af7365676d656e74732e"
-        "76312f302f3792a161a162a774726163652d31"
+        "0281a6626c6f636b7392c4730228b52ffd20704d0300f40581a472756e739293140198a1569202d3800082a13003a477696465009193"
+        "a1660102a26131a1680996a56576656e74a2653105af7365676d656e74732e76312f302f3792a161a162a774726163652d31931e0198"
+        "a153c08090a0a000a090a00200ca55261a4018c4610228b52ffd2057b9020081a472756e739193ccc80198a1569202d3800000000000"
+        "000082a13003a477696465009193a1660102a26131a1680996a56576656e74a2653105af7365676d656e74732e76312f302f3792a161"
+        "a162a774726163652d31"
     )
     expected = Shard({20: BUILT, 30: synthesized(Cause("event", "e1", 5)), 200: BUILT})
     assert codec.decode_shard(data, GRID, what="shard") == expected
@@ -150,8 +162,9 @@ def test_shards_with_rows_are_read_for_ever() -> None:
 @pytest.mark.parametrize("value", [{}, {"blocks": 3}, {"blocks": ["text"]}, {"blocks": [b""]}, {"blocks": [b"\x03x"]}])
 def test_a_shard_with_garbled_blocks_is_refused_by_name(value: object) -> None:
     """None, no list, no bytes, cut short, of a newer format."""
-    with pytest.raises(InvalidInput, match="format: shard 0"):
-        codec.decode_shard(bytes_of(value), GRID, what="shard 0")
+    for data in (plain_of(value), bytes_of(value, version=1)):
+        with pytest.raises(InvalidInput, match="format: shard 0"):
+            codec.decode_shard(data, GRID, what="shard 0")
 
 
 def test_slice_versions_of_any_mapping_are_written() -> None:

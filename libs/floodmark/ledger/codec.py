@@ -5,7 +5,7 @@ version; old versions always decode, and a newer one than this code knows is ref
 lose a change.
 
     format 1    the entry of a bucket is a map of short field names
-    format 2    it is a row, which takes half as long to write; everything else is as in 1
+    format 2    it is a row, which takes half as long to write, and a shard is not compressed beyond its blocks
 
 A shard is written in blocks of 16 buckets, each a node of its own inside the shard's, so that a commit encodes the
 blocks it changed and passes the others on. Consecutive buckets of a block with equal entries, such as an empty stretch,
@@ -41,7 +41,6 @@ class _PerThread(threading.local):
     def __init__(self) -> None:
         self.packer = msgpack.Packer(default=dict)  # for mappings of other kinds
         self.compressor = zstandard.ZstdCompressor(level=1)
-        self.wrapper = zstandard.ZstdCompressor(level=-5)  # for what is compressed already
         self.decompressor = zstandard.ZstdDecompressor()
 
 
@@ -52,13 +51,15 @@ def pack(value: object) -> bytes:
     return _FORMAT_BYTE + _tools.compressor.compress(_tools.packer.pack(value))
 
 
-def unpack(data: bytes, *, what: str) -> Any:
+def unpack(data: bytes, *, what: str, compressed: bool = True) -> Any:
     if not data:
         raise InvalidInput("format", f"{what} is empty")
     if not 1 <= data[0] <= FORMAT:
         raise InvalidInput("format", f"{what} has format {data[0]}, this version of floodmark knows {FORMAT} and older")
     try:
-        plain = _tools.decompressor.decompress(data[1:], max_output_size=_PLAIN_BYTES_MAX)
+        plain = data[1:]
+        if compressed:
+            plain = _tools.decompressor.decompress(plain, max_output_size=_PLAIN_BYTES_MAX)
         return msgpack.unpackb(plain, strict_map_key=False)
     except (zstandard.ZstdError, ValueError, TypeError, MemoryError, msgpack.UnpackException) as error:
         # Garbled bytes may also claim a map for a key, or more content than there is memory.
@@ -218,14 +219,14 @@ def decode_view(data: bytes, *, what: str) -> ViewHeader:
 
 
 def encode_shard(shard: Shard, grid: BucketGrid) -> bytes:
-    """`{"blocks": [block, ...]}`, each block `{"runs": [[first, count, entry], ...]}`, packed by itself."""
+    """`{"blocks": [block, ...]}`, each block `{"runs": [[first, count, entry], ...]}`, compressed by itself."""
     span_ms = BUCKETS_PER_BLOCK * grid.width_ms
     blocks = shard.encoded
     for number in {start_ms // span_ms for start_ms in (shard.unencoded if blocks else shard.entries)}:
         blocks[number] = _encode_block(shard, range(number * span_ms, (number + 1) * span_ms, grid.width_ms))
     shard.unencoded.clear()
-    plain = _tools.packer.pack({"blocks": [blocks[number] for number in sorted(blocks)]})
-    return _FORMAT_BYTE + _tools.wrapper.compress(plain)
+    plain: bytes = _tools.packer.pack({"blocks": [blocks[number] for number in sorted(blocks)]})
+    return _FORMAT_BYTE + plain
 
 
 def _encode_block(shard: Shard, starts: range) -> bytes:
@@ -235,7 +236,7 @@ def _encode_block(shard: Shard, starts: range) -> bytes:
 
 
 def decode_shard(data: bytes, grid: BucketGrid, *, what: str) -> Shard:
-    raw = unpack(data, what=what)
+    raw = unpack(data, what=what, compressed=data[:1] == b"\x01")
     if not isinstance(raw, dict):
         raise InvalidInput("format", f"{what} is no shard but a {type(raw).__name__}")
     # The first shards were one block without a shard around it.
