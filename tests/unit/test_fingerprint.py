@@ -80,7 +80,7 @@ def test_no_overlapping_segment_is_empty_and_empty_is_not_zero() -> None:
 def test_empty_survives_a_round_trip() -> None:
     """VALID-empty is written and read as what it is, distinct from VACANT."""
     grid = BucketGrid(10)
-    entry = Build(20, Mode.APPEND, "a1", EMPTY, {"wide": 0}, "h", 5).entry({"wide": 0})
+    entry = Build(20, Mode.APPEND, "a1", EMPTY, {"wide": 0}, "h", 5).change.entry
     shard = codec.decode_shard(codec.encode_shard(Shard({20: entry}), grid), grid, what="shard")
     read = shard.get(20)
     assert read is not None

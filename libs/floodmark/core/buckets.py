@@ -114,9 +114,10 @@ class BucketGrid:
         return shard * BUCKETS_PER_SHARD * self.width_ms
 
     def by_shard(self, starts: Iterable[int]) -> dict[int, list[int]]:
+        span_ms = BUCKETS_PER_SHARD * self.width_ms
         grouped: dict[int, list[int]] = {}
         for start_ms in starts:
-            grouped.setdefault(self.shard_of(start_ms), []).append(start_ms)
+            grouped.setdefault(start_ms // span_ms, []).append(start_ms)
         return grouped
 
 
@@ -125,15 +126,16 @@ class Shard:
     """The entries of up to 256 consecutive buckets, by bucket start. Absent means VACANT."""
 
     entries: Mapping[int, Entry] = field(default_factory=dict)
-    encoded: dict[range, bytes] = field(default_factory=dict, compare=False, repr=False)
-    """How stretches of buckets were written, remembered for whoever writes shards: most outlive a change elsewhere."""
+    encoded: dict[int, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """How its parts were written, remembered for whoever writes shards: most outlive a change elsewhere."""
+    unencoded: set[int] = field(default_factory=set, compare=False, repr=False)
+    """The buckets put since then. Without anything remembered, all are."""
 
     def get(self, start_ms: int) -> Entry | None:
         return self.entries.get(start_ms)
 
     def put(self, changed: Mapping[int, Entry]) -> "Shard":
-        untouched = {starts: data for starts, data in self.encoded.items() if changed.keys().isdisjoint(starts)}
-        return Shard({**self.entries, **changed}, untouched)
+        return Shard({**self.entries, **changed}, dict(self.encoded), self.unencoded | changed.keys())
 
     def __iter__(self) -> Iterator[tuple[int, Entry]]:
         return iter(sorted(self.entries.items()))

@@ -6,7 +6,7 @@ what does not fit.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from floodmark.core.buckets import Cause, DataFile, Entry, State, synthesized
@@ -65,6 +65,8 @@ class Build:
     definition_hash: str
     built_at_ms: int
     files: tuple[DataFile, ...] = ()
+    change: Changed = field(init=False, compare=False, repr=False)
+    """What it makes of its bucket. Made with the build, because a commit, for which others wait, decides on many."""
 
     def __post_init__(self) -> None:
         if not self.attempt_id:
@@ -75,19 +77,17 @@ class Build:
             raise InvalidInput(
                 "empty-with-files", f"bucket {self.start_ms} has an empty source but {len(self.files)} files"
             )
-
-    def entry(self, slice_versions: Mapping[str, int]) -> Entry:
-        # Positional because a group makes many: names would take a third longer.
-        return Entry(
-            State.VALID,
-            True,  # noqa: FBT003 - ever valid
-            self.fingerprint,
-            slice_versions,
-            self.files,
-            self.attempt_id,
-            self.definition_hash,
-            self.built_at_ms,
+        entry = Entry(
+            state=State.VALID,
+            ever_valid=True,
+            fingerprint=self.fingerprint,
+            slice_versions=self.slice_versions,
+            files=self.files,
+            attempt_id=self.attempt_id,
+            definition_hash=self.definition_hash,
+            refreshed_at_ms=self.built_at_ms,
         )
+        object.__setattr__(self, "change", Changed(entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,11 @@ def commit(entry: Entry | None, build: Build, live: Source | Build) -> Decision:
     wrong = _append_precondition(entry) if build.mode is Mode.APPEND else _refresh_precondition(entry)
     if wrong:
         return Rejected(wrong, entry)
-    if live is not build and live.fingerprint != build.fingerprint:
+    if live is build:
+        return build.change
+    if live.fingerprint != build.fingerprint:
         return Rejected(Reason.SOURCE_NOT_EMPTY if build.mode is Mode.DELETE else Reason.SUPERSEDED, entry)
-    return Changed(build.entry(live.slice_versions))
+    return Changed(replace(build.change.entry, slice_versions=live.slice_versions))
 
 
 def _append_precondition(entry: Entry | None) -> Reason | None:

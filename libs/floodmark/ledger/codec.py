@@ -1,7 +1,11 @@
-"""How nodes are written: one byte of format version, then zstd over msgpack with short field names.
+"""How nodes are written: one byte of format version, then zstd over msgpack.
 
-Readers ignore fields they do not know, so fields may be added. Anything else is a new format version; old versions
-always decode, and a newer one than this code knows is refused by name, because guessing could lose a change.
+Readers ignore fields they do not know, so fields may be added, to a row at its end. Anything else is a new format
+version; old versions always decode, and a newer one than this code knows is refused by name, because guessing could
+lose a change.
+
+    format 1    the entry of a bucket is a map of short field names
+    format 2    it is a row, which takes half as long to write, and a shard is not compressed beyond its blocks
 
 A shard is written in blocks of 16 buckets, each a node of its own inside the shard's, so that a commit encodes the
 blocks it changed and passes the others on. Consecutive buckets of a block with equal entries, such as an empty stretch,
@@ -9,7 +13,7 @@ are stored once with a run length.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgpack
@@ -23,11 +27,11 @@ from floodmark.core.registry import Event, ReportedChange
 from floodmark.core.segments import Segment, Slice
 from floodmark.core.tables import CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader, ViewStatus
 
-FORMAT = 1
+FORMAT = 2
 BUCKETS_PER_BLOCK = 16
 _PLAIN_BYTES_MAX = 64 * 1024 * 1024
 _STATES = {"V": State.VALID, "S": State.STALE}
-_STATE_CODES = {state: code for code, state in _STATES.items()}
+_FORMAT_BYTE = bytes([FORMAT])
 T = TypeVar("T")
 
 
@@ -35,9 +39,8 @@ class _PerThread(threading.local):
     """Making these costs more than using them on most nodes, and each serves only one thread at a time."""
 
     def __init__(self) -> None:
-        self.packer = msgpack.Packer()
+        self.packer = msgpack.Packer(default=dict)  # for mappings of other kinds
         self.compressor = zstandard.ZstdCompressor(level=1)
-        self.wrapper = zstandard.ZstdCompressor(level=-5)  # for what is compressed already
         self.decompressor = zstandard.ZstdDecompressor()
 
 
@@ -45,16 +48,18 @@ _tools = _PerThread()
 
 
 def pack(value: object) -> bytes:
-    return bytes([FORMAT]) + _tools.compressor.compress(_tools.packer.pack(value))
+    return _FORMAT_BYTE + _tools.compressor.compress(_tools.packer.pack(value))
 
 
-def unpack(data: bytes, *, what: str) -> Any:
+def unpack(data: bytes, *, what: str, compressed: bool = True) -> Any:
     if not data:
         raise InvalidInput("format", f"{what} is empty")
-    if data[0] != FORMAT:
+    if not 1 <= data[0] <= FORMAT:
         raise InvalidInput("format", f"{what} has format {data[0]}, this version of floodmark knows {FORMAT} and older")
     try:
-        plain = _tools.decompressor.decompress(data[1:], max_output_size=_PLAIN_BYTES_MAX)
+        plain = data[1:]
+        if compressed:
+            plain = _tools.decompressor.decompress(plain, max_output_size=_PLAIN_BYTES_MAX)
         return msgpack.unpackb(plain, strict_map_key=False)
     except (zstandard.ZstdError, ValueError, TypeError, MemoryError, msgpack.UnpackException) as error:
         # Garbled bytes may also claim a map for a key, or more content than there is memory.
@@ -214,16 +219,14 @@ def decode_view(data: bytes, *, what: str) -> ViewHeader:
 
 
 def encode_shard(shard: Shard, grid: BucketGrid) -> bytes:
-    """`{"blocks": [block, ...]}`, each block `{"runs": [[first, count, entry], ...]}`, packed by itself."""
+    """`{"blocks": [block, ...]}`, each block `{"runs": [[first, count, entry], ...]}`, compressed by itself."""
     span_ms = BUCKETS_PER_BLOCK * grid.width_ms
-    blocks = []
-    for number in sorted({start_ms // span_ms for start_ms in shard.entries}):
-        starts = range(number * span_ms, (number + 1) * span_ms, grid.width_ms)
-        block = shard.encoded.get(starts)
-        if block is None:
-            block = shard.encoded[starts] = _encode_block(shard, starts)
-        blocks.append(block)
-    return bytes([FORMAT]) + _tools.wrapper.compress(_tools.packer.pack({"blocks": blocks}))
+    blocks = shard.encoded
+    for number in {start_ms // span_ms for start_ms in (shard.unencoded if blocks else shard.entries)}:
+        blocks[number] = _encode_block(shard, range(number * span_ms, (number + 1) * span_ms, grid.width_ms))
+    shard.unencoded.clear()
+    plain: bytes = _tools.packer.pack({"blocks": [blocks[number] for number in sorted(blocks)]})
+    return _FORMAT_BYTE + plain
 
 
 def _encode_block(shard: Shard, starts: range) -> bytes:
@@ -233,14 +236,14 @@ def _encode_block(shard: Shard, starts: range) -> bytes:
 
 
 def decode_shard(data: bytes, grid: BucketGrid, *, what: str) -> Shard:
-    raw = unpack(data, what=what)
+    raw = unpack(data, what=what, compressed=data[:1] == b"\x01")
     if not isinstance(raw, dict):
         raise InvalidInput("format", f"{what} is no shard but a {type(raw).__name__}")
     # The first shards were one block without a shard around it.
     blocks = [raw] if "runs" in raw else decoding(what, lambda: [unpack(block, what=what) for block in raw["blocks"]])
 
     def entries() -> Iterable[tuple[int, Entry]]:
-        for first, count, fields in (run for block in blocks for run in block["runs"]):
+        for first, count, fields, *_ in (run for block in blocks for run in block["runs"]):
             entry = decode_entry(fields, what=f"{what} bucket {first}")
             for n in range(count):
                 yield first + n * grid.width_ms, entry
@@ -266,48 +269,46 @@ def _stretches(values: Iterable[tuple[int, T]], width_ms: int) -> Iterator[tuple
         yield first_ms, count, last
 
 
-def encode_entry(entry: Entry) -> dict[str, Any]:
-    built = entry.fingerprint
-    fields: dict[str, Any] = {"s": _STATE_CODES[entry.state]}
-    if built is not None:
-        fields |= {
-            "f": (built.count, built.hash),
-            "v": dict(entry.slice_versions),
-            "a": entry.attempt_id,
-            "d": entry.definition_hash,
-            "t": entry.refreshed_at_ms,
-        }
-    if entry.files:
-        fields["p"] = [(f.name, f.rows, f.bytes) for f in entry.files]
-    if entry.cause is not None:
-        c = entry.cause
-        fields["c"] = [c.kind, c.event_id, c.marked_at_ms, c.place, list(c.segments), c.trace_id]
-    return fields
+def encode_entry(entry: Entry) -> tuple[Any, ...]:
+    built, cause = entry.fingerprint, entry.cause
+    return (
+        "V" if entry.state is State.VALID else "S",
+        None if built is None else (built.count, built.hash),
+        entry.slice_versions,
+        [(f.name, f.rows, f.bytes) for f in entry.files],
+        entry.attempt_id,
+        entry.definition_hash,
+        entry.refreshed_at_ms,
+        cause and (cause.kind, cause.event_id, cause.marked_at_ms, cause.place, cause.segments, cause.trace_id),
+    )
 
 
-def decode_entry(fields: Mapping[str, Any], *, what: str) -> Entry:
-    state = _STATES.get(fields.get("s", ""))
+_NAMES_IN_FORMAT_1: Mapping[str, Any] = {"s": "", "f": None, "v": {}, "p": (), "a": "", "d": "", "t": 0, "c": None}
+"""The fields of a row, in its order, as format 1 called them, and what it meant by leaving one out."""
+
+
+def decode_entry(fields: Any, *, what: str) -> Entry:
+    if isinstance(fields, dict):
+        fields = [fields.get(name, left_out) for name, left_out in _NAMES_IN_FORMAT_1.items()]
+    state = _STATES.get(fields[0])
     if state is None:
-        raise InvalidInput(
-            "entry-state", f"{what} has state {fields.get('s')!r}, it must be one of {', '.join(_STATES)}"
-        )
+        raise InvalidInput("entry-state", f"{what} has state {fields[0]!r}, it must be one of {', '.join(_STATES)}")
     return decoding(what, lambda: _entry(state, fields))
 
 
-def _entry(state: State, fields: Mapping[str, Any]) -> Entry:
-    built = fields.get("f")
-    cause = fields.get("c")
+def _entry(state: State, row: Sequence[Any]) -> Entry:
+    built, slice_versions, files, attempt_id, definition_hash, refreshed_at_ms, cause = row[1:8]
     if state is State.VALID and built is None:
         raise ValueError("a VALID entry needs a fingerprint")
     return Entry(
         state=state,
         ever_valid=built is not None,
         fingerprint=Fingerprint(*built[:2]) if built is not None else None,
-        slice_versions=fields.get("v", {}),
-        files=tuple(DataFile(*row[:3]) for row in fields.get("p", ())),
-        attempt_id=fields.get("a", ""),
-        definition_hash=fields.get("d", ""),
-        refreshed_at_ms=fields.get("t", 0),
+        slice_versions=slice_versions,
+        files=tuple(DataFile(*file[:3]) for file in files),
+        attempt_id=attempt_id,
+        definition_hash=definition_hash,
+        refreshed_at_ms=refreshed_at_ms,
         cause=_cause(cause) if cause is not None else None,
     )
 

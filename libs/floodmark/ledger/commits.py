@@ -13,14 +13,14 @@ it relies on is checked in the write, so being wrong costs a second try, in whic
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import groupby
+from operator import attrgetter
 
 from floodmark.core import transitions, watermark
 from floodmark.core.buckets import Entry, Shard
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
-from floodmark.core.tables import ViewHeader
+from floodmark.core.tables import TableHeader, ViewHeader
 from floodmark.core.transitions import Build, Changed, Decision, Mode, Reason, Rejected, Source
 from floodmark.ledger import paths
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
@@ -33,6 +33,9 @@ BUILDS_PER_COMMIT_MAX = 1024
 
 Decisions = Mapping[int, Decision]
 """What became of each bucket: Changed (written now), AlreadyTrue (by this very attempt) or Rejected."""
+_Step = Done[Decisions] | Write[Decisions]
+
+_slice_versions = attrgetter("slice_versions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class _Group:
     @property
     def slice_versions(self) -> dict[str, int]:
         """The slices that what is to be written was built from, and at which versions."""
-        versions = _merged(entry.slice_versions for entry in self.changed.values())
+        versions = _merged(map(_slice_versions, self.changed.values()))
         assert versions, "a commit that checks no source, or two versions of one, could make anything VALID"
         return versions
 
@@ -58,7 +61,7 @@ class _DataEnd:
     def __init__(self, registry: Registry, table: str) -> None:
         self._registry = registry
         self._table = table
-        self._read = cache(lambda: registry.header(table).max_last_ms)
+        self._header: TableHeader | None = None
 
     def reaching(self, time_ms: int, checked: Mapping[str, int]) -> int | None:
         """The end of the data, or an earlier one that is not before this time.
@@ -68,7 +71,8 @@ class _DataEnd:
         listed_ms = self._registry.listed_end(self._table, checked)
         if listed_ms is not None and listed_ms >= time_ms:
             return listed_ms
-        last_ms = self._read()
+        self._header = self._header or self._registry.header(self._table)
+        last_ms = self._header.max_last_ms
         return None if last_ms is None else last_ms + 1
 
 
@@ -91,7 +95,7 @@ class Commits:
         _check_group(view, builds)
         trusting = True
 
-        def attempt() -> Done[Decisions] | Write[Decisions]:
+        def attempt() -> _Step:
             look, group = self._decide(view, incarnation, builds, trusting=trusting)
             if look.remembered and len(group.changed) < len(builds):
                 look, group = self._decide(view, incarnation, builds, trusting=False)
@@ -150,7 +154,7 @@ class Commits:
             for start_ms in starts:
                 build = by_start[start_ms]
                 decision = transitions.commit(entries.get(start_ms), build, sources[start_ms])
-                if build.mode is Mode.APPEND and isinstance(decision, Changed):
+                if isinstance(decision, Changed) and build.mode is Mode.APPEND:
                     decision = _appendable(header, start_ms, decision, data_end)
                 decisions[start_ms] = decision
         return look, _grouped(by_shard, seen, decisions, data_end)
@@ -167,12 +171,12 @@ class Commits:
         A slice left out would not be checked (INV-3).
         """
         slices = self._registry.definition(header.definition.table).grid
-        for versions, alike in groupby(builds, key=lambda b: b.slice_versions):
+        for versions, alike in groupby(builds, key=_slice_versions):
             starts = [b.start_ms for b in alike]
             hull = Interval(min(starts), max(starts) + header.definition.bucket_ms)
             if not versions.keys() >= set(slices.keys_for_window(hull)):
                 return False
-        return _merged(b.slice_versions for b in builds) is not None
+        return _merged(map(_slice_versions, builds)) is not None
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Where everything lies. One module writes each kind of node."""
 
+from functools import lru_cache
+
 from floodmark.core.names import checked_name
 
 ROOT = "/floodmark"
@@ -9,6 +11,7 @@ SERVICES = f"{ROOT}/services"
 LEADERS = f"{ROOT}/leaders"
 
 
+@lru_cache
 def table(name: str) -> str:
     return f"{TABLES}/{checked_name(name, what='table')}"
 
@@ -33,6 +36,7 @@ def holds(name: str) -> str:
     return f"{table(name)}/holds"
 
 
+@lru_cache
 def view(name: str) -> str:
     return f"{VIEWS}/{checked_name(name, what='view')}"
 

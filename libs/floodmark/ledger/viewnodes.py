@@ -89,24 +89,30 @@ class Look:
 
     def shards(self, numbers: list[int]) -> dict[int, SeenShard]:
         incarnation = self._active.header.incarnation
-        unseen = [n for n in numbers if n not in self._shards]
-        for number in list(unseen) if self._trusting else ():
-            if known := self._memory.shard(self._view, incarnation, number):
+        unseen = []
+        for number in numbers:
+            if number in self._shards:
+                continue
+            if self._trusting and (known := self._memory.shard(self._view, incarnation, number)):
                 self._shards[number] = known
                 self.remembered = True
-                unseen.remove(number)
-        nodes = self._store.read_many([paths.shard(self._view, n) for n in unseen])
-        for number, node in zip(unseen, nodes, strict=True):
+            else:
+                unseen.append(number)
+        if unseen:
+            self._read(unseen)
+        return {n: self._shards[n] for n in numbers}
+
+    def _read(self, numbers: list[int]) -> None:
+        header = self._active.header
+        shard_paths = [paths.shard(self._view, n) for n in numbers]
+        nodes = self._store.read_many(shard_paths)
+        for number, path, node in zip(numbers, shard_paths, nodes, strict=True):
             if node is None:
                 seen = SeenShard(EMPTY_SHARD, None)
             else:
-                what = paths.shard(self._view, number)
-                seen = SeenShard(
-                    codec.decode_shard(node.data, self._active.header.definition.grid, what=what), node.version
-                )
+                seen = SeenShard(codec.decode_shard(node.data, header.definition.grid, what=path), node.version)
             self._shards[number] = seen
-            self._memory.keep_shard(self._view, incarnation, number, seen)
-        return {n: self._shards[n] for n in numbers}
+            self._memory.keep_shard(self._view, header.incarnation, number, seen)
 
     def shard(self, number: int) -> Shard:
         return self.shards([number])[number].shard
