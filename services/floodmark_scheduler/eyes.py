@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from floodmark.core.buckets import BUCKETS_PER_SHARD, Entry, Shard, State
+from floodmark.core.buckets import BUCKETS_PER_SHARD, Entry
 from floodmark.core.dispatch import Record
 from floodmark.core.errors import InvalidInput
 from floodmark.core.tables import TableHeader, ViewHeader, ViewStatus
@@ -51,14 +51,23 @@ class SeenView:
         shard = self.shards.get(self.header.definition.grid.shard_of(start_ms))
         return shard is not None and bool(shard.present >> self._bit(start_ms) & 1)
 
-    def summary(self, shard: Shard) -> ShardSummary:
+    def summary(self, stale: Mapping[int, Entry], starts: Iterable[int]) -> ShardSummary:
         present = 0
-        for start_ms in shard.entries:
+        for start_ms in starts:
             present |= 1 << self._bit(start_ms)
-        return ShardSummary({s: e for s, e in shard.entries.items() if e.state is State.STALE}, present)
+        return ShardSummary(stale, present)
 
     def _bit(self, start_ms: int) -> int:
         return start_ms // self.header.definition.bucket_ms % BUCKETS_PER_SHARD
+
+
+_ShardName = tuple[str, str, int]
+"""View, `shards` or `dispatch`, and number."""
+
+
+def _path(shard: _ShardName) -> str:
+    view, kind, number = shard
+    return paths.shard(view, number) if kind == "shards" else paths.dispatch_shard(view, number)
 
 
 class Eyes:
@@ -97,7 +106,7 @@ class Eyes:
     # -- reading what changed --------------------------------------------------------------------------------------
 
     def _read_again(self, changed: Iterable[str]) -> None:
-        shards: dict[tuple[str, str], list[int]] = {}
+        shards: list[_ShardName] = []
         for path in sorted(changed):
             parts = path.removeprefix(paths.ROOT + "/").split("/")
             match parts:
@@ -108,11 +117,10 @@ class Eyes:
                 case ["views", view, "shards" | "dispatch"]:
                     self._look_at_shards(view, parts[2])
                 case ["views", view, "shards" | "dispatch", number]:
-                    shards.setdefault((view, parts[2]), []).append(int(number))
+                    shards.append((view, parts[2], int(number)))
                 case ["tables", table]:
                     self._look_at_table(table)
-        for (view, kind), numbers in shards.items():
-            self._read_shards(view, kind, numbers)
+        self._read_shards(shards)
 
     def _look_at_views(self) -> None:
         names = set(self._store.children_watched(paths.VIEWS, self._changed.put))
@@ -149,18 +157,15 @@ class Eyes:
         parent = paths.shards(view) if kind == "shards" else paths.dispatch(view)
         known = seen.shards if kind == "shards" else seen.records
         names = self._store.children_watched(parent, self._changed.put)
-        self._read_shards(view, kind, [n for n in map(int, names) if n not in known])
+        self._read_shards([(view, kind, n) for n in map(int, names) if n not in known])
 
-    def _read_shards(self, view: str, kind: str, numbers: list[int]) -> None:
-        seen = self.views.get(view)
-        if seen is None or not numbers:
-            return
-        path_of = paths.shard if kind == "shards" else paths.dispatch_shard
-        wanted = [path_of(view, n) for n in numbers]
-        nodes = self._store.read_watched(wanted, self._changed.put)
-        for number, path, node in zip(numbers, wanted, nodes, strict=True):
+    def _read_shards(self, shards: Iterable[_ShardName]) -> None:
+        """All in one go, of however many views they are."""
+        wanted = {_path(shard): shard for shard in shards if shard[0] in self.views}
+        nodes = self._store.read_watched(list(wanted), self._changed.put) if wanted else []
+        for (path, (view, kind, number)), node in zip(wanted.items(), nodes, strict=True):
             try:
-                self._keep(seen, kind, number, node, path)
+                self._keep(self.views[view], kind, number, node, path)
             except InvalidInput as error:
                 log.error("view_not_readable", view=view, error=str(error))  # noqa: TRY400 - the sentence says it all
 
@@ -169,7 +174,7 @@ class Eyes:
             # Gone with an earlier incarnation. It is not watched; forgetting it lets a new one be noticed.
             seen.shards.pop(number, None) if kind == "shards" else seen.records.pop(number, None)
         elif kind == "shards":
-            seen.shards[number] = seen.summary(codec.decode_shard(node.data, seen.header.definition.grid, what=path))
+            seen.shards[number] = seen.summary(*codec.decode_stale(node.data, seen.header.definition.grid, what=path))
         else:
             seen.records[number] = decode_records(node.data, what=path)
 

@@ -18,7 +18,7 @@ from floodmark.ledger import codec, paths
 from floodmark.ledger.store import Check, Committed, Conflicted, Create, Node, Op, Store
 from tests.simulation.explorer import Actor, Nodes
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, segment
-from tests.support.memory_store import MemoryStore
+from tests.support.memory_store import MemoryStore, OneByOne
 
 Wrap = Callable[[Store], Store]
 Attempt = tuple[int, str, tuple[DataFile, ...]]
@@ -153,7 +153,7 @@ def replacer() -> Actor:
 
 
 @dataclass(frozen=True, slots=True)
-class Without:
+class Without(OneByOne):
     """A store that leaves out some operations of every write: what would happen if the ledger did not make them."""
 
     inner: Store

@@ -233,19 +233,37 @@ def _encode_block(shard: Shard, starts: range) -> bytes:
 
 
 def decode_shard(data: bytes, grid: BucketGrid, *, what: str) -> Shard:
-    raw = unpack(data, what=what)
-    if not isinstance(raw, dict):
-        raise InvalidInput("format", f"{what} is no shard but a {type(raw).__name__}")
-    # The first shards were one block without a shard around it.
-    blocks = [raw] if "runs" in raw else decoding(what, lambda: [unpack(block, what=what) for block in raw["blocks"]])
-
     def entries() -> Iterable[tuple[int, Entry]]:
-        for first, count, fields in (run for block in blocks for run in block["runs"]):
+        for first, count, fields in (run for block in _blocks(data, what) for run in block["runs"]):
             entry = decode_entry(fields, what=f"{what} bucket {first}")
             for n in range(count):
                 yield first + n * grid.width_ms, entry
 
     return decoding(what, lambda: Shard(dict(entries())))
+
+
+def decode_stale(data: bytes, grid: BucketGrid, *, what: str) -> tuple[dict[int, Entry], list[int]]:
+    """The STALE entries of a shard, and every bucket that has an entry. VALID ones, which are most, are not built."""
+    stale: dict[int, Entry] = {}
+    present: list[int] = []
+
+    def look() -> None:
+        for first, count, fields in (run for block in _blocks(data, what) for run in block["runs"]):
+            starts = range(first, first + count * grid.width_ms, grid.width_ms)
+            present.extend(starts)
+            if fields.get("s") != _STATE_CODES[State.VALID]:
+                stale.update(dict.fromkeys(starts, decode_entry(fields, what=f"{what} bucket {first}")))
+
+    decoding(what, look)
+    return stale, present
+
+
+def _blocks(data: bytes, what: str) -> list[Any]:
+    raw = unpack(data, what=what)
+    if not isinstance(raw, dict):
+        raise InvalidInput("format", f"{what} is no shard but a {type(raw).__name__}")
+    # The first shards were one block without a shard around it.
+    return [raw] if "runs" in raw else [unpack(block, what=what) for block in raw["blocks"]]
 
 
 def runs(shard: Shard, grid: BucketGrid) -> Iterable[tuple[int, int, Entry]]:
