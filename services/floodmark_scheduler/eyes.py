@@ -10,6 +10,9 @@ breaks. A look that does not come to its end is begun again with everything.
 import queue
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from hashlib import blake2b
+from operator import or_
 
 import structlog
 
@@ -25,10 +28,24 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSummary:
+class Summary:
+    """What decisions need of some buckets of a shard."""
+
     stale: Mapping[int, Entry]
     present: int
     """One bit for each bucket that has an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSummary:
+    blocks: Mapping[bytes, Summary]
+    """By the digest of the block's bytes: a mark or a commit rewrites a shard, and leaves most of its blocks alone."""
+    whole: Summary
+
+    @classmethod
+    def of(cls, blocks: Mapping[bytes, Summary]) -> "ShardSummary":
+        stale = {start_ms: entry for block in blocks.values() for start_ms, entry in block.stale.items()}
+        return cls(blocks, Summary(stale, reduce(or_, (block.present for block in blocks.values()), 0)))
 
 
 @dataclass(slots=True)
@@ -42,20 +59,27 @@ class SeenView:
     """The table version and the entry a bucket had when it was last given or refused a task, by bucket start."""
 
     def stale(self) -> dict[int, Entry]:
-        return {start: entry for shard in self.shards.values() for start, entry in shard.stale.items()}
+        return {start: entry for shard in self.shards.values() for start, entry in shard.whole.stale.items()}
 
     def dispatched(self) -> dict[int, Record]:
         return {start: record for shard in self.records.values() for start, record in shard.items()}
 
     def exists(self, start_ms: int) -> bool:
         shard = self.shards.get(self.header.definition.grid.shard_of(start_ms))
-        return shard is not None and bool(shard.present >> self._bit(start_ms) & 1)
+        return shard is not None and bool(shard.whole.present >> self._bit(start_ms) & 1)
 
-    def summary(self, stale: Mapping[int, Entry], starts: Iterable[int]) -> ShardSummary:
-        present = 0
-        for start_ms in starts:
-            present |= 1 << self._bit(start_ms)
-        return ShardSummary(stale, present)
+    def summary(self, number: int, data: bytes, *, what: str) -> ShardSummary:
+        """A shard as it is now. Only the blocks that are not known yet are decoded."""
+        known = self.shards[number].blocks if number in self.shards else {}
+        blocks: dict[bytes, Summary] = {}
+        for block in codec.shard_blocks(data, what=what):
+            digest = blake2b(block, digest_size=16).digest()
+            blocks[digest] = known.get(digest) or self._summary(block, what)
+        return ShardSummary.of(blocks)
+
+    def _summary(self, block: bytes, what: str) -> Summary:
+        stale, starts = codec.decode_stale(block, self.header.definition.grid, what=what)
+        return Summary(stale, reduce(or_, (1 << self._bit(start_ms) for start_ms in starts), 0))
 
     def _bit(self, start_ms: int) -> int:
         return start_ms // self.header.definition.bucket_ms % BUCKETS_PER_SHARD
@@ -174,7 +198,7 @@ class Eyes:
             # Gone with an earlier incarnation. It is not watched; forgetting it lets a new one be noticed.
             seen.shards.pop(number, None) if kind == "shards" else seen.records.pop(number, None)
         elif kind == "shards":
-            seen.shards[number] = seen.summary(*codec.decode_stale(node.data, seen.header.definition.grid, what=path))
+            seen.shards[number] = seen.summary(number, node.data, what=path)
         else:
             seen.records[number] = decode_records(node.data, what=path)
 

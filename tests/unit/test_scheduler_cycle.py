@@ -11,13 +11,13 @@ from floodmark.bus.ports import Outgoing
 from floodmark.contracts.envelope import decode
 from floodmark.contracts.messages import BuildBucket
 from floodmark.contracts.topics import TASKS
-from floodmark.core.buckets import State
+from floodmark.core.buckets import BucketGrid, Entry, State
 from floodmark.core.dispatch import Policy, Progress, Record
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, SessionLost, Unavailable
 from floodmark.core.intervals import Interval
 from floodmark.core.scheduling import Lane
 from floodmark.core.tables import ViewStatus
-from floodmark.ledger import paths
+from floodmark.ledger import codec, paths
 from floodmark.ledger.leadership import alive
 from floodmark.ledger.store import Answer, Committed, Conflicted, Create, Node, Op, Set
 from floodmark_scheduler.cycle import LANE_TURN_MS, LanePlan, Scheduler
@@ -503,6 +503,36 @@ def test_a_cycle_reads_what_changed_and_nothing_else(office: Office) -> None:
     office.kit.mark(299)
     office.scheduler.eyes.look()
     assert office.store.reads == [paths.shard(VIEW.name, 1)]
+
+
+def test_of_a_shard_that_changed_only_the_blocks_that_did_are_decoded(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is seen is what a new look at everything sees: marked, built again, appended."""
+    office.built(*range(100))
+    office.cycle()
+    decoded: list[list[int]] = []
+    decode = codec.decode_stale
+
+    def noting(block: bytes, grid: BucketGrid, *, what: str) -> tuple[dict[int, Entry], list[int]]:
+        found = decode(block, grid, what=what)
+        decoded.append([start // HOUR_MS for start in found[1]])
+        return found
+
+    monkeypatch.setattr(codec, "decode_stale", noting)
+    office.kit.mark(3, 50)
+    office.scheduler.eyes.look()
+    assert decoded == [list(range(16)), list(range(48, 64))]
+    office.kit.refresh(50)
+    office.kit.put(segment("new", 100, 101))
+    office.kit.append(100)
+    office.scheduler.eyes.look()
+    seen = office.scheduler.eyes.views[VIEW.name]
+    fresh = Eyes(office.store)
+    fresh.look()
+    assert [start // HOUR_MS for start in seen.stale()] == [3]
+    assert seen.stale() == fresh.views[VIEW.name].stale()
+    assert [seen.exists(h * HOUR_MS) for h in range(256)] == [h <= 100 for h in range(256)]
 
 
 def test_a_look_that_was_cut_short_is_begun_again_with_everything(office: Office) -> None:

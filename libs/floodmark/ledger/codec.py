@@ -234,7 +234,7 @@ def _encode_block(shard: Shard, starts: range) -> bytes:
 
 def decode_shard(data: bytes, grid: BucketGrid, *, what: str) -> Shard:
     def entries() -> Iterable[tuple[int, Entry]]:
-        for first, count, fields in (run for block in _blocks(data, what) for run in block["runs"]):
+        for first, count, fields in (run for block in shard_blocks(data, what=what) for run in _runs_of(block, what)):
             entry = decode_entry(fields, what=f"{what} bucket {first}")
             for n in range(count):
                 yield first + n * grid.width_ms, entry
@@ -242,13 +242,22 @@ def decode_shard(data: bytes, grid: BucketGrid, *, what: str) -> Shard:
     return decoding(what, lambda: Shard(dict(entries())))
 
 
-def decode_stale(data: bytes, grid: BucketGrid, *, what: str) -> tuple[dict[int, Entry], list[int]]:
-    """The STALE entries of a shard, and every bucket that has an entry. VALID ones, which are most, are not built."""
+def shard_blocks(data: bytes, *, what: str) -> list[bytes]:
+    """The blocks of a shard, as they are: one that did not change is the same bytes."""
+    raw = unpack(data, what=what)
+    if not isinstance(raw, dict):
+        raise InvalidInput("format", f"{what} is no shard but a {type(raw).__name__}")
+    # The first shards were one block without a shard around it.
+    return [data] if "runs" in raw else decoding(what, lambda: list(raw["blocks"]))
+
+
+def decode_stale(block: bytes, grid: BucketGrid, *, what: str) -> tuple[dict[int, Entry], list[int]]:
+    """The STALE entries of a block, and every bucket that has an entry. VALID ones, which are most, are not built."""
     stale: dict[int, Entry] = {}
     present: list[int] = []
 
     def look() -> None:
-        for first, count, fields in (run for block in _blocks(data, what) for run in block["runs"]):
+        for first, count, fields in _runs_of(block, what):
             starts = range(first, first + count * grid.width_ms, grid.width_ms)
             present.extend(starts)
             if fields.get("s") != _STATE_CODES[State.VALID]:
@@ -258,12 +267,9 @@ def decode_stale(data: bytes, grid: BucketGrid, *, what: str) -> tuple[dict[int,
     return stale, present
 
 
-def _blocks(data: bytes, what: str) -> list[Any]:
-    raw = unpack(data, what=what)
-    if not isinstance(raw, dict):
-        raise InvalidInput("format", f"{what} is no shard but a {type(raw).__name__}")
-    # The first shards were one block without a shard around it.
-    return [raw] if "runs" in raw else [unpack(block, what=what) for block in raw["blocks"]]
+def _runs_of(block: bytes, what: str) -> Iterable[tuple[int, int, Mapping[str, Any]]]:
+    runs: Iterable[tuple[int, int, Mapping[str, Any]]] = unpack(block, what=what)["runs"]
+    return runs
 
 
 def runs(shard: Shard, grid: BucketGrid) -> Iterable[tuple[int, int, Entry]]:
