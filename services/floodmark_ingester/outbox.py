@@ -13,7 +13,7 @@ from floodmark.contracts.envelope import encode, originate
 from floodmark.contracts.messages import SegmentChange, SegmentsChanged, TimeRange
 from floodmark.contracts.topics import SEGMENTS
 from floodmark.core.errors import InvalidInput
-from floodmark.core.registry import Event, ReportedChange
+from floodmark.core.registry import Change, Event, ReportedChange
 from floodmark.ledger.ledger import Ledger
 
 log = structlog.get_logger()
@@ -84,7 +84,7 @@ def to_message(event: Event) -> SegmentsChanged:
     )
 
 
-def _change(change: ReportedChange) -> SegmentChange:
+def _change(change: Change | ReportedChange) -> SegmentChange:
     ranges = change.ranges
     return SegmentChange(
         action=change.action,

@@ -5,6 +5,7 @@ A file is registered under one name. Whoever announces it without a name means t
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,7 +13,7 @@ import structlog
 
 from floodmark.contracts.messages import SegmentMetadata
 from floodmark.core.errors import BudgetExhausted, InvalidInput, OutcomeUnknown, Unavailable
-from floodmark.core.registry import Command, Put, Remove
+from floodmark.core.registry import Command, CommandsRefused, Draft, Put, Remove
 from floodmark.core.segments import Segment
 from floodmark.core.tables import TableDefinition
 from floodmark.ledger.ledger import Ledger
@@ -50,7 +51,8 @@ class _Batch:
     """Commands for one write, none naming a segment twice, and which requests each answers."""
 
     commands: dict[str, Command] = field(default_factory=dict)
-    positions: list[int] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    """The segment that each request is about, by the request's position."""
 
 
 @dataclass(slots=True)
@@ -83,8 +85,8 @@ class Registrar:
         outcomes: list[Trouble | None] = [None if isinstance(c, Put | Remove) else c for c in commands]
         for batch in _batches(commands):
             troubles = self._apply(table, list(batch.commands.values()))
-            for n in batch.positions:
-                outcomes[n] = troubles.get(_name(commands[n]))
+            for n, name in batch.names.items():
+                outcomes[n] = _outcome(requests[n], troubles.get(name))
         return outcomes
 
     # -- deciding --------------------------------------------------------------------------------------------------
@@ -105,16 +107,13 @@ class Registrar:
         self, table: str, requests: Sequence[Request], looks: Sequence[_Look | Trouble]
     ) -> list[Command | Trouble]:
         """In the order of the requests: what one of them names, a later one may mean by its path alone."""
-        path_of = {name: s.path for name, s in self.ledger.registry.snapshot(table).by_name.items()}
-        name_of = {path: name for name, path in path_of.items()}
+        draft = Draft(self.ledger.registry.snapshot(table).contents)
         commands: list[Command | Trouble] = []
         for request, look in zip(requests, looks, strict=True):
-            command = _command(request, look, name_of) if isinstance(look, _Look) else look
+            command = _command(request, look, draft) if isinstance(look, _Look) else look
             if isinstance(command, Put | Remove):
-                name_of.pop(path_of.pop(_name(command), ""), None)
-            if isinstance(command, Put):
-                segment = command.segment
-                path_of[segment.name], name_of[segment.path] = segment.path, segment.name
+                with suppress(InvalidInput):  # whether it is refused is decided in the write
+                    draft.apply(command)
             commands.append(command)
         return commands
 
@@ -124,16 +123,19 @@ class Registrar:
         """Write the batch. Returns the trouble by segment; those that are not in it are registered."""
         try:
             self._write(table, commands)
+        except CommandsRefused as error:
+            rest = [command for command in commands if command.name not in error.refused]
+            return {**error.refused, **(self._apply(table, rest) if rest else {})}
         except InvalidInput as error:
             if len(commands) == 1:
-                return {_name(commands[0]): error}
+                return {commands[0].name: error}
             # One of them cannot be written; the others must not suffer for it. What was written already is no change.
             half = len(commands) // 2
             return {**self._apply(table, commands[:half]), **self._apply(table, commands[half:])}
         except (Unavailable, OutcomeUnknown) as error:
-            return {_name(command): error for command in commands}
+            return {command.name: error for command in commands}
         except BudgetExhausted as error:
-            return {_name(command): Unavailable(str(error)) for command in commands}
+            return {command.name: Unavailable(str(error)) for command in commands}
         return {}
 
     def _write(self, table: str, commands: list[Command]) -> None:
@@ -166,15 +168,13 @@ class Registrar:
         return lake
 
 
-def _command(request: Request, look: _Look, name_of: dict[str, str]) -> Command | Trouble:
-    known = None if look.path is None else name_of.get(look.path)
+def _command(request: Request, look: _Look, draft: Draft) -> Command | Trouble:
+    known = None if look.path is None else draft.name_at(look.path)
     name = request.name or known or look.path
     assert name is not None, "the contract demands a path or a name"
     if look.content is None:
         return Remove(name, request.trace_id)
     assert look.path is not None, "what has content has a path"
-    if known is not None and name != known:
-        return InvalidInput("path-taken", f"{look.path} is registered as {known!r}, it cannot be {name!r} as well")
     try:
         segment = _segment(name, look.path, look.content)
         _check_metadata(look.path, segment, request.metadata)
@@ -204,19 +204,21 @@ def _check_metadata(path: str, found: Segment, claimed: SegmentMetadata | None) 
             raise InvalidInput("metadata", f"{path} was announced with {field_name} {said}, the file has {is_}")
 
 
+def _outcome(request: Request, trouble: Trouble | None) -> Trouble | None:
+    """A file announced without a name means the one it has; if it got that only now, the next try will know it."""
+    if request.name is None and isinstance(trouble, InvalidInput) and trouble.rule == "path-taken":
+        return Unavailable(f"{request.path} of {request.table} was given a name meanwhile: {trouble}")
+    return trouble
+
+
 def _batches(commands: Sequence[Command | Trouble]) -> list[_Batch]:
     """Few batches, in order. The same thing said twice is said once; the next thing said of a segment comes after."""
     batches = [_Batch()]
     for n, command in enumerate(commands):
         if not isinstance(command, Put | Remove):
             continue
-        said = batches[-1].commands.setdefault(_name(command), command)
+        said = batches[-1].commands.setdefault(command.name, command)
         if replace(said, trace_id="") != replace(command, trace_id=""):
-            batches.append(_Batch({_name(command): command}))
-        batches[-1].positions.append(n)
-    return [batch for batch in batches if batch.positions]
-
-
-def _name(command: Command | Trouble) -> str:
-    assert isinstance(command, Put | Remove)
-    return command.segment.name if isinstance(command, Put) else command.name
+            batches.append(_Batch({command.name: command}))
+        batches[-1].names[n] = command.name
+    return [batch for batch in batches if batch.names]

@@ -6,7 +6,7 @@
 A task is recorded in the ledger before it is sent, so in-flight work survives any crash: whoever leads next sees it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -30,7 +30,6 @@ from floodmark.core.scheduling import (
 )
 from floodmark.core.tables import TableHeader, ViewStatus
 from floodmark.core.transitions import Mode
-from floodmark.ledger.dispatch import Offer
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.registry import WindowSource
 from floodmark_scheduler.eyes import Eyes, SeenView
@@ -171,38 +170,81 @@ class Scheduler:
     # -- giving out ------------------------------------------------------------------------------------------------
 
     def _give_out(self, chosen: Sequence[Wanted], alive: set[str]) -> int:
-        given = 0
-        for name in dict.fromkeys(w.view for w in chosen):
-            mine = [w for w in chosen if w.view == name]
+        """Read the sources of all views, write the records of all, send: a few waits, however many views there are."""
+        by_view: dict[str, list[Wanted]] = {}
+        for want in chosen:
+            by_view.setdefault(want.view, []).append(want)
+        tasks: dict[str, dict[int, Task]] = {}
+        for name, sources in self._sources(by_view).items():
             try:
-                given += self._give_out_view(self.eyes.views[name], mine, alive)
+                tasks[name] = self._tasks(self.eyes.views[name], by_view[name], sources)
             except (InvalidInput, BudgetExhausted) as error:
                 _tell_trouble(name, error)
-        return given
+        offers = [
+            (self.eyes.views[name].header, [task.offer for task in mine.values()]) for name, mine in tasks.items()
+        ]
+        offered = self.ledger.dispatch.offer_all(offers, offered_by=self.instance, alive=alive, policy=self.policy)
+        accepted: list[tuple[Task, Record]] = []
+        for (name, mine), its in zip(tasks.items(), offered, strict=True):
+            accepted += self._accepted(self.eyes.views[name], by_view[name], mine, its.answers)
+        self.sender.send(accepted)
+        for name, trouble in ((name, t) for name, its in zip(tasks, offered, strict=True) for t in its.troubles):
+            if not isinstance(trouble, InvalidInput | BudgetExhausted):
+                raise trouble  # of the store, so no view's own; what was recorded is on its way
+            _tell_trouble(name, trouble)
+        return len(accepted)
 
-    def _give_out_view(self, view: SeenView, wanted: Sequence[Wanted], alive: set[str]) -> int:
-        header = view.header
-        grid, table = header.definition.grid, self.eyes.tables[header.definition.table]
-        sources = self.ledger.registry.read_windows(table.definition.name, [grid.window(w.start_ms) for w in wanted])
+    def _sources(self, by_view: Mapping[str, Sequence[Wanted]]) -> dict[str, list[WindowSource]]:
+        """The live source of each bucket that is wanted, by view: one read for each table."""
+        by_table: dict[str, list[str]] = {}
+        for name in by_view:
+            by_table.setdefault(self.eyes.views[name].header.definition.table, []).append(name)
+        found: dict[str, list[WindowSource]] = {}
+        for table, names in by_table.items():
+            found |= self._sources_in(table, {name: by_view[name] for name in names})
+        return found
+
+    def _sources_in(self, table: str, by_view: Mapping[str, Sequence[Wanted]]) -> dict[str, list[WindowSource]]:
+        grids = {name: self.eyes.views[name].header.definition.grid for name in by_view}
+        windows = [grids[name].window(w.start_ms) for name, wanted in by_view.items() for w in wanted]
+        try:
+            sources = iter(self.ledger.registry.read_windows(table, windows))
+        except (InvalidInput, BudgetExhausted) as error:
+            if len(by_view) > 1:  # whose trouble it is shows when each reads for itself
+                return {n: s for name in by_view for n, s in self._sources_in(table, {name: by_view[name]}).items()}
+            _tell_trouble(next(iter(by_view)), error)
+            return {}
+        return {name: list(islice(sources, len(wanted))) for name, wanted in by_view.items()}
+
+    def _tasks(self, view: SeenView, wanted: Sequence[Wanted], sources: Sequence[WindowSource]) -> dict[int, Task]:
+        """The tasks of one view, by bucket start. What needs none is reverted here."""
+        table = self.eyes.tables[view.header.definition.table]
         tasks: dict[int, Task] = {}
         for want, source in zip(wanted, sources, strict=True):
             mode = self._mode(view, want, source)
             if mode is not None:
                 trace_id = _trace_id(want, table, source)
-                tasks[want.start_ms] = Task(header, want.start_ms, mode, want.lane, source.source, trace_id)
-        offers = [Offer(s, task.task_id, task.lane) for s, task in tasks.items()]
-        answers = self.ledger.dispatch.offer(header, offers, offered_by=self.instance, alive=alive, policy=self.policy)
+                tasks[want.start_ms] = Task(view.header, want.start_ms, mode, want.lane, source.source, trace_id)
+        return tasks
+
+    def _accepted(
+        self,
+        view: SeenView,
+        wanted: Sequence[Wanted],
+        tasks: Mapping[int, Task],
+        answers: Mapping[int, Record | Refusal],
+    ) -> Iterator[tuple[Task, Record]]:
+        """The tasks that are to be sent."""
+        header = view.header
+        table = self.eyes.tables[header.definition.table]
         view.decided_on.update({w.start_ms: (table.version, w.entry) for w in wanted if w.start_ms in answers})
-        accepted: list[tuple[Task, Record]] = []
         for start_ms, answer in answers.items():
             if isinstance(answer, Refusal):
                 continue
             if answer.progress is Progress.QUARANTINED:
                 log.error("bucket_quarantined", view=header.definition.name, bucket_ms=start_ms, error=answer.error)
             else:
-                accepted.append((tasks[start_ms], answer))
-        self.sender.send(accepted)
-        return len(accepted)
+                yield tasks[start_ms], answer
 
     def _mode(self, view: SeenView, want: Wanted, source: WindowSource) -> Mode | None:
         """What to do with a bucket; None when nothing is left to do."""

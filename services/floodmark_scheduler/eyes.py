@@ -10,10 +10,13 @@ breaks. A look that does not come to its end is begun again with everything.
 import queue
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from hashlib import blake2b
+from operator import or_
 
 import structlog
 
-from floodmark.core.buckets import BUCKETS_PER_SHARD, Entry, Shard, State
+from floodmark.core.buckets import BUCKETS_PER_SHARD, Entry
 from floodmark.core.dispatch import Record
 from floodmark.core.errors import InvalidInput
 from floodmark.core.tables import TableHeader, ViewHeader, ViewStatus
@@ -25,10 +28,24 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSummary:
+class Summary:
+    """What decisions need of some buckets of a shard."""
+
     stale: Mapping[int, Entry]
     present: int
     """One bit for each bucket that has an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSummary:
+    blocks: Mapping[bytes, Summary]
+    """By the digest of the block's bytes: a mark or a commit rewrites a shard, and leaves most of its blocks alone."""
+    whole: Summary
+
+    @classmethod
+    def of(cls, blocks: Mapping[bytes, Summary]) -> "ShardSummary":
+        stale = {start_ms: entry for block in blocks.values() for start_ms, entry in block.stale.items()}
+        return cls(blocks, Summary(stale, reduce(or_, (block.present for block in blocks.values()), 0)))
 
 
 @dataclass(slots=True)
@@ -42,23 +59,39 @@ class SeenView:
     """The table version and the entry a bucket had when it was last given or refused a task, by bucket start."""
 
     def stale(self) -> dict[int, Entry]:
-        return {start: entry for shard in self.shards.values() for start, entry in shard.stale.items()}
+        return {start: entry for shard in self.shards.values() for start, entry in shard.whole.stale.items()}
 
     def dispatched(self) -> dict[int, Record]:
         return {start: record for shard in self.records.values() for start, record in shard.items()}
 
     def exists(self, start_ms: int) -> bool:
         shard = self.shards.get(self.header.definition.grid.shard_of(start_ms))
-        return shard is not None and bool(shard.present >> self._bit(start_ms) & 1)
+        return shard is not None and bool(shard.whole.present >> self._bit(start_ms) & 1)
 
-    def summary(self, shard: Shard) -> ShardSummary:
-        present = 0
-        for start_ms in shard.entries:
-            present |= 1 << self._bit(start_ms)
-        return ShardSummary({s: e for s, e in shard.entries.items() if e.state is State.STALE}, present)
+    def summary(self, number: int, data: bytes, *, what: str) -> ShardSummary:
+        """A shard as it is now. Only the blocks that are not known yet are decoded."""
+        known = self.shards[number].blocks if number in self.shards else {}
+        blocks: dict[bytes, Summary] = {}
+        for block in codec.shard_blocks(data, what=what):
+            digest = blake2b(block, digest_size=16).digest()
+            blocks[digest] = known.get(digest) or self._summary(block, what)
+        return ShardSummary.of(blocks)
+
+    def _summary(self, block: bytes, what: str) -> Summary:
+        stale, starts = codec.decode_stale(block, self.header.definition.grid, what=what)
+        return Summary(stale, reduce(or_, (1 << self._bit(start_ms) for start_ms in starts), 0))
 
     def _bit(self, start_ms: int) -> int:
         return start_ms // self.header.definition.bucket_ms % BUCKETS_PER_SHARD
+
+
+_ShardName = tuple[str, str, int]
+"""View, `shards` or `dispatch`, and number."""
+
+
+def _path(shard: _ShardName) -> str:
+    view, kind, number = shard
+    return paths.shard(view, number) if kind == "shards" else paths.dispatch_shard(view, number)
 
 
 class Eyes:
@@ -97,7 +130,7 @@ class Eyes:
     # -- reading what changed --------------------------------------------------------------------------------------
 
     def _read_again(self, changed: Iterable[str]) -> None:
-        shards: dict[tuple[str, str], list[int]] = {}
+        shards: list[_ShardName] = []
         for path in sorted(changed):
             parts = path.removeprefix(paths.ROOT + "/").split("/")
             match parts:
@@ -108,11 +141,10 @@ class Eyes:
                 case ["views", view, "shards" | "dispatch"]:
                     self._look_at_shards(view, parts[2])
                 case ["views", view, "shards" | "dispatch", number]:
-                    shards.setdefault((view, parts[2]), []).append(int(number))
+                    shards.append((view, parts[2], int(number)))
                 case ["tables", table]:
                     self._look_at_table(table)
-        for (view, kind), numbers in shards.items():
-            self._read_shards(view, kind, numbers)
+        self._read_shards(shards)
 
     def _look_at_views(self) -> None:
         names = set(self._store.children_watched(paths.VIEWS, self._changed.put))
@@ -149,18 +181,15 @@ class Eyes:
         parent = paths.shards(view) if kind == "shards" else paths.dispatch(view)
         known = seen.shards if kind == "shards" else seen.records
         names = self._store.children_watched(parent, self._changed.put)
-        self._read_shards(view, kind, [n for n in map(int, names) if n not in known])
+        self._read_shards([(view, kind, n) for n in map(int, names) if n not in known])
 
-    def _read_shards(self, view: str, kind: str, numbers: list[int]) -> None:
-        seen = self.views.get(view)
-        if seen is None or not numbers:
-            return
-        path_of = paths.shard if kind == "shards" else paths.dispatch_shard
-        wanted = [path_of(view, n) for n in numbers]
-        nodes = self._store.read_watched(wanted, self._changed.put)
-        for number, path, node in zip(numbers, wanted, nodes, strict=True):
+    def _read_shards(self, shards: Iterable[_ShardName]) -> None:
+        """All in one go, of however many views they are."""
+        wanted = {_path(shard): shard for shard in shards if shard[0] in self.views}
+        nodes = self._store.read_watched(list(wanted), self._changed.put) if wanted else []
+        for (path, (view, kind, number)), node in zip(wanted.items(), nodes, strict=True):
             try:
-                self._keep(seen, kind, number, node, path)
+                self._keep(self.views[view], kind, number, node, path)
             except InvalidInput as error:
                 log.error("view_not_readable", view=view, error=str(error))  # noqa: TRY400 - the sentence says it all
 
@@ -169,7 +198,7 @@ class Eyes:
             # Gone with an earlier incarnation. It is not watched; forgetting it lets a new one be noticed.
             seen.shards.pop(number, None) if kind == "shards" else seen.records.pop(number, None)
         elif kind == "shards":
-            seen.shards[number] = seen.summary(codec.decode_shard(node.data, seen.header.definition.grid, what=path))
+            seen.shards[number] = seen.summary(number, node.data, what=path)
         else:
             seen.records[number] = decode_records(node.data, what=path)
 

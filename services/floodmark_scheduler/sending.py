@@ -15,6 +15,7 @@ from floodmark.core.ports import Clock
 from floodmark.core.scheduling import Lane, task_id
 from floodmark.core.tables import ViewHeader
 from floodmark.core.transitions import Mode, Source
+from floodmark.ledger.dispatch import Offer
 
 log = structlog.get_logger()
 
@@ -33,6 +34,10 @@ class Task:
     @property
     def task_id(self) -> str:
         return task_id(self.view.incarnation, self.start_ms, self.mode, self.source.fingerprint)
+
+    @property
+    def offer(self) -> Offer:
+        return Offer(self.start_ms, self.task_id, self.lane)
 
     def message(self, record: Record, *, now_ms: int) -> BuildBucket:
         definition, built_from = self.view.definition, self.source.fingerprint
@@ -69,15 +74,26 @@ class TaskSender:
         """Send what is waiting, all of it or, as far as anyone knows, none: a task that comes twice does no harm."""
         if not self._unsent:
             return
-        encoded = [encode(envelope) for _, envelope in self._unsent]
         try:
-            self.publisher.publish([Outgoing(TASKS.name, e.key, e.value, e.headers) for e in encoded])
+            self._publish(self._unsent)
         except InvalidInput:
-            self._unsent.clear()  # one of them will never go; the others are offered again when nobody takes them
-            raise
-        for task, envelope in self._unsent:
-            self._tell(task, envelope)
+            self._flush_singly()  # one of them will never go; the others do not wait for it (INV-14)
         self._unsent.clear()
+
+    def _flush_singly(self) -> None:
+        while self._unsent:
+            try:
+                self._publish(self._unsent[:1])
+            except InvalidInput as error:
+                view, start_ms = self._unsent[0][0].view.definition.name, self._unsent[0][0].start_ms
+                log.error("task_not_sendable", view=view, bucket_ms=start_ms, error=str(error))  # noqa: TRY400 - the sentence says it all
+            self._unsent.pop(0)
+
+    def _publish(self, tasks: Sequence[tuple[Task, Envelope]]) -> None:
+        encoded = [encode(envelope) for _, envelope in tasks]
+        self.publisher.publish([Outgoing(TASKS.name, e.key, e.value, e.headers) for e in encoded])
+        for task, envelope in tasks:
+            self._tell(task, envelope)
 
     def _tell(self, task: Task, envelope: Envelope) -> None:
         message = envelope.message

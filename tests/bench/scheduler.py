@@ -74,7 +74,7 @@ class Bench:
             clock=clock,
             instance="bench",
             alive=lambda _service: {"bench"},
-            policy=Policy(),
+            policy=Policy(unclaimed_max_ms=24 * HOUR_MS),  # nobody takes these tasks, and none is to be given out twice
             lanes=LanePlan(dict.fromkeys(Lane, 10_000), live_buckets=4, append_buffer_ms=0),
             stalls=StallWatch(60_000, Gauge("pinned", "bench", ["view", "condition"], registry=CollectorRegistry())),
         )

@@ -3,15 +3,17 @@
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from floodmark.core.dispatch import Policy, Progress, Record, Refusal
+from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.ledger import paths
-from floodmark.ledger.dispatch import Offer
+from floodmark.ledger.dispatch import Offer, Offered
 from floodmark.ledger.leadership import Leadership, alive
-from floodmark.ledger.store import Create, Store
+from floodmark.ledger.store import Create, Node, Store
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS, VIEW, Kit, zookeeper_store
 from tests.support.memory_store import Faulty, MemoryStore, Watched
@@ -144,6 +146,88 @@ def test_offers_of_one_shard_are_one_write_and_one_refusal_takes_no_other_down(s
     assert given[1] is Refusal.IN_FLIGHT
     assert all(isinstance(given[hour], Record) for hour in (0, 2, FAR))
     assert {start // HOUR_MS for start in desk.kit.ledger.dispatch.records(VIEW.name)} == {0, 1, 2, FAR}
+
+
+def offer_to_three(kit: Kit, hours: int = 1) -> list[Offered]:
+    """The same task for the first hours of three views."""
+    headers = [kit.header, *(kit.ledger.views.header(name) for name in ("second", "third"))]
+    offers = [Offer(h * HOUR_MS, "t1", "live") for h in range(hours)]
+    return kit.ledger.dispatch.offer_all([(header, offers) for header in headers], alive=("w1",), policy=POLICY)
+
+
+def with_three_views(store: Store, **how: Any) -> Kit:
+    kit = Kit(store, **how)
+    kit.set_up()
+    for name in ("second", "third"):
+        kit.ledger.views.create(replace(VIEW, name=name), coverage_start_ms=0)
+    return kit
+
+
+def progress_in(kit: Kit) -> list[str]:
+    views = [VIEW.name, "second", "third"]
+    return [" ".join(str(r.progress) for r in kit.ledger.dispatch.records(view).values()) for view in views]
+
+
+def test_offers_to_several_views_take_one_read_and_writes_under_way_together(store: Store) -> None:
+    """However many views: the waits are those of one."""
+    watched = Watched(store)
+    kit = with_three_views(watched)
+    reads, commits = watched.reads, len(watched.commits)
+    offered = offer_to_three(kit, hours=2)
+    assert [[type(a) for a in o.answers.values()] for o in offered] == [[Record, Record]] * 3
+    assert watched.reads - reads == 3 + 1, "three of the headers, before, and one of all records"
+    assert (len(watched.commits) - commits, watched.together) == (3, [3])
+
+
+@pytest.mark.parametrize("word", ["lost", "gone"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_of_offers_to_several_views_one_lost_answer_changes_nothing(store: Store, place: int, word: str) -> None:
+    """All are given out, each once."""
+    faulty = Faulty(store)
+    kit = with_three_views(faulty)
+    faulty.script = iter([*["ok"] * place, word])
+    assert [type(o.answers[0]) for o in offer_to_three(kit)] == [Record] * 3
+    assert progress_in(kit) == ["offered"] * 3
+    assert [type(o.answers[0]) for o in offer_to_three(kit)] == [Refusal] * 3
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_of_offers_to_several_views_one_trouble_stays_where_it_is(store: Store, place: int) -> None:
+    """Damaged records, or a write that is not taken: the others are given out (INV-14)."""
+    faulty = Faulty(store)
+    kit = with_three_views(faulty)
+    faulty.script = iter([*["ok"] * place, "away"])
+    offered = offer_to_three(kit)
+    assert [[type(t) for t in o.troubles] for o in offered] == [[Unavailable] if n == place else [] for n in range(3)]
+    assert [len(o.answers) for o in offered] == [n != place for n in range(3)]
+    assert progress_in(kit) == ["" if n == place else "offered" for n in range(3)]
+
+
+def test_of_offers_to_several_views_damaged_records_trouble_only_their_own(store: Store) -> None:
+    """Nothing is written over what is not understood (INV-14)."""
+    kit = with_three_views(store)
+    store.commit([Create(paths.dispatch_shard("second", 0), b"\xffgarbage")])
+    offered = offer_to_three(kit)
+    assert [[type(t) for t in o.troubles] for o in offered] == [[], [InvalidInput], []]
+    assert store.read(paths.dispatch_shard("second", 0)) == Node(b"\xffgarbage", 0)
+    assert [len(o.answers) for o in offered] == [1, 0, 1]
+
+
+def test_of_two_schedulers_that_offer_to_several_views_each_task_is_given_out_once(store: Store) -> None:
+    """A rival is quicker with one of them; that one is decided again, by itself."""
+    watched = Watched(store)
+    slow = with_three_views(watched)
+    quick = Kit(store, clock=slow.clock, seed=2)
+    second = slow.ledger.views.header("second")
+
+    def overtake(_: int) -> None:
+        watched.before_commit = lambda _: None
+        slow.clock.sleep_ms(1)
+        quick.ledger.dispatch.offer(second, [Offer(0, "t1", "live")], alive=("w1",), policy=POLICY)
+
+    watched.before_commit = overtake
+    offered = offer_to_three(slow)
+    assert [type(o.answers[0]) for o in offered] == [Record, Refusal, Record]
 
 
 @pytest.mark.parametrize("word", ["lost", "gone"])

@@ -1,5 +1,6 @@
 """The ledger's promises, row by row, on the store in memory and on a real ZooKeeper."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from floodmark.core.registry import Put
 from floodmark.core.transitions import AlreadyTrue, Changed, Mode, Reason, Rejected
 from floodmark.ledger import codec, paths
 from floodmark.ledger.engine import CRITICAL, REVERT, Budget, Budgets
-from floodmark.ledger.store import Set, Store
+from floodmark.ledger.store import Committed, Conflicted, Op, Set, Store
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, cause, segment
 from tests.support.memory_store import Faulty, Watched
 
@@ -552,6 +553,85 @@ def test_a_cache_any_number_of_changes_behind_catches_up(store: Store, behind: i
     for n in range(behind):
         peer.put(segment(f"s{n}", n, n + 1))
     assert set(kit.ledger.registry.snapshot("rides").by_name) == {f"s{n}" for n in range(behind)}
+
+
+def test_a_bulk_of_segments_is_written_without_reading_back_what_was_written(store: Store) -> None:
+    """One read of the header for all of it; and what was kept is what anyone else reads."""
+    watched = Watched(store)
+    kit = Kit(watched)
+    kit.set_up()
+    kit.ledger.registry.snapshot("rides")
+    reads, commits = watched.reads, len(watched.commits)
+    kit.put(*(segment(f"s{n}", n, n + 30) for n in range(1_300)))
+    assert (watched.reads - reads, len(watched.commits) - commits) == (1, 3)
+    kept, read = kit.ledger.registry.snapshot("rides"), Kit(store, seed=2).ledger.registry.snapshot("rides")
+    assert watched.reads - reads == 2, "the header did not move since"
+    assert (kept.header, kept.header_node_version) == (read.header, read.header_node_version)
+    assert dict(kept.slices) == dict(read.slices)
+    assert dict(kept.slice_node_versions) == dict(read.slice_node_versions)
+    assert dict(kept.by_name) == dict(read.by_name)
+    assert dict(kept.contents.name_at) == dict(read.contents.name_at)
+
+
+@pytest.mark.parametrize("at_commit", [1, 2, 3])
+def test_a_peer_that_registers_in_the_middle_of_a_bulk_loses_nothing(store: Store, at_commit: int) -> None:
+    """It wrote the same slices after this process had decided on them."""
+    watched = Watched(store)
+    kit, peer = Kit(watched), Kit(store, seed=2)
+    kit.set_up()
+    at = len(watched.commits) + at_commit
+    watched.before_commit = lambda n: peer.put(*(segment(f"p{k}", k, k + 1) for k in range(1_300))) if n == at else None
+    kit.put(*(segment(f"s{n}", n, n + 1) for n in range(1_300)))
+    snapshot = Kit(store, seed=3).ledger.registry.snapshot("rides")
+    assert set(snapshot.by_name) == {f"{who}{n}" for who in "ps" for n in range(1_300)}
+    assert snapshot.header.segment_count == 2_600
+
+
+def test_a_slice_that_a_reader_created_meanwhile_is_found_at_once(store: Store) -> None:
+    """A reader creates an absent slice, empty, so that a commit can check it; the header does not tell of it."""
+    watched = Watched(store)
+    kit, peer = Kit(watched), Kit(store, seed=2)
+    kit.set_up()
+    at = len(watched.commits) + 1
+    window = Interval(240 * HOUR_MS, 241 * HOUR_MS)
+    watched.before_commit = lambda n: peer.ledger.registry.read_window("rides", window) if n == at else None
+    kit.put(segment("a", 240, 241))
+    assert set(peer.ledger.registry.read_window("rides", window).segments) == {"a"}
+    _, outcome = kit.outcomes[-1]
+    assert (outcome.tries, outcome.conflicts) == (2, 1)
+
+
+def test_of_two_names_for_one_file_the_second_is_refused_however_the_writes_interleave(store: Store) -> None:
+    """The peer takes the path after this process has decided, and before it writes: decided again, it is refused."""
+    watched = Watched(store)
+    kit, peer = Kit(watched), Kit(store, seed=2)
+    kit.set_up()
+    at = len(watched.commits) + 1
+    mine, other = segment("mine", 0, 1), replace(segment("other", 0, 1), path="mine.parquet")
+    watched.before_commit = lambda n: peer.put(other) if n == at else None
+    with pytest.raises(InvalidInput) as refusal:
+        kit.put(mine, segment("b", 30, 31))
+    assert str(refusal.value) == "path-taken: mine.parquet is registered as 'other', it cannot be 'mine' as well"
+    assert set(Kit(store, seed=3).ledger.registry.snapshot("rides").by_name) == {"other"}
+
+
+def test_a_path_is_not_refused_because_of_a_name_it_had_a_moment_ago(store: Store) -> None:
+    """The peer lets go of it between two writes of a bulk, the second of which goes by what the first one left."""
+    peer = Kit(store, seed=2)
+
+    class Followed(Watched):
+        def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
+            answer = super().commit(ops)
+            if any(op.path == paths.outbox_event("rides", 2) for op in ops):
+                peer.remove("old")
+            return answer
+
+    kit = Kit(Followed(store))
+    kit.set_up()
+    kit.put(segment("old", 0, 1))
+    kit.put(*(segment(f"s{n}", n, n + 1) for n in range(500)), replace(segment("new", 0, 1), path="old.parquet"))
+    by_name = kit.ledger.registry.snapshot("rides").by_name
+    assert (len(by_name), by_name["new"].path) == (501, "old.parquet")
 
 
 def test_bad_input_is_refused_by_name_and_nothing_is_written(store: Store) -> None:

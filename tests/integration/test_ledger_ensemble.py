@@ -19,7 +19,7 @@ from floodmark.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, four_l
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import Kit, segment, zookeeper_store
 from tests.support.ledger_workers import LockstepWorker, WaitingClock, insisting, run_in_lockstep, worker_process
-from tests.support.memory_store import MemoryStore, Watched
+from tests.support.memory_store import MemoryStore, OneByOne, Watched
 from tests.support.proxy import TcpProxy
 
 PATIENT = Budgets(critical=Budget("critical", 512, 10, 20))
@@ -190,7 +190,7 @@ class Unsynced(Watched):
 
 
 @dataclass
-class LaggingStore:
+class LaggingStore(OneByOne):
     """A member behind the others: it shows its clients an old state until they sync. Writes go to the leader."""
 
     leader: MemoryStore

@@ -10,7 +10,7 @@ import pytest
 from floodmark.core.buckets import DataFile
 from floodmark.core.fingerprint import fingerprint
 from floodmark.core.intervals import Interval
-from floodmark.core.registry import Put, plan, rewritten_header
+from floodmark.core.registry import Contents, Put, plan, rewritten_header
 from floodmark.core.tables import TableDefinition, TableHeader
 from floodmark.core.transitions import Build, Changed, Decision, Mode
 from floodmark.ledger import codec, paths
@@ -137,7 +137,7 @@ def test_the_header_of_a_table_stays_small_however_many_slices_its_changes_touch
     for batch in range(70):
         starts = [randomness.randrange(20 * 365 * DAY) for _ in range(500)]
         puts = [Put(segment(f"{batch}-{n}", start, start + 8)) for n, start in enumerate(starts)]
-        header = rewritten_header(header, plan(definition.grid, {}, {}, puts), {})
+        header = rewritten_header(header, plan(definition.grid, Contents(), puts), Contents())
     assert len(codec.encode_table(header)) < NODE_BYTES_MAX // 4
     assert header.touched_since(header.version - 1), "a cache one change behind still reads only what moved"
     assert header.touched_since(header.version - 60) is None

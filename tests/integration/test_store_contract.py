@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import BadVersionError, NoNodeError, RolledBackError, RuntimeInconsistency
 
-from floodmark.core.errors import InvalidInput, Unavailable
+from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
 from floodmark.core.ports import SystemClock
 from floodmark.ledger.engine import Budget, Engine, Write
 from floodmark.ledger.session import Session
@@ -34,7 +34,7 @@ from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import zookeeper_store
 from tests.support.memory_store import MemoryStore, Watched
-from tests.support.proxy import TcpProxy
+from tests.support.proxy import Fault, TcpProxy, ZooKeeperProxy
 
 A, B, C = "/floodmark/a", "/floodmark/b", "/floodmark/c"
 
@@ -368,6 +368,47 @@ def _reads(store: Store, path: str) -> bool:
         return store.read(path) is not None
     except Unavailable:
         return False
+
+
+# -- several writes under way together -----------------------------------------------------------------------------
+
+
+def test_writes_under_way_together_are_answered_each_by_itself(store: Store) -> None:
+    """One that loses takes no other down, and is itself undone whole."""
+    having(store, A, B, C)
+    lost = Set(B, b"x", 7)
+    answers = store.commit_many(
+        [[Set(A, b"1", 0)], [Set(C, b"1", 0), lost], [Check(A, 1), Create("/floodmark/n", b"")]]
+    )
+    assert answers == [Committed((1,)), Conflicted(lost), Committed((None, 0))]
+    assert contents(store, A, B, C, "/floodmark/n") == [Node(b"1", 1), Node(b"0", 0), Node(b"0", 0), Node(b"", 0)]
+
+
+def test_writes_under_way_together_happen_in_their_order(store: Store) -> None:
+    """Each is decided on what those before it left."""
+    having(store, A)
+    writes = [[Set(A, str(n).encode(), n)] for n in range(20)]
+    assert store.commit_many(writes) == [Committed((n + 1,)) for n in range(20)]
+    assert store.commit_many(writes[:2]) == [Conflicted(ops[0]) for ops in writes[:2]]
+    assert store.read(A) == Node(b"19", 20)
+    assert store.commit_many([]) == []
+
+
+@pytest.mark.stack
+def test_writes_whose_answers_are_lost_say_so_each_in_its_place(zookeeper: ZooKeeperServer) -> None:
+    """The connection breaks under them. Whether the second one arrived is not known either."""
+    with ZooKeeperProxy(zookeeper.port) as proxy, zookeeper_store(f"{proxy.address}/{uuid.uuid4().hex}") as store:
+        having(store, A, B)
+        proxy.plan(Fault.ANSWER_LOST)
+        answers = store.commit_many([[Set(A, b"1", 0)], [Set(B, b"1", 0)]])
+        assert [type(answer) for answer in answers] == [OutcomeUnknown] * 2
+
+
+def test_a_store_that_is_away_says_so_in_the_place_of_every_write() -> None:
+    """Nothing was sent, and nothing is raised."""
+    session = Session(hosts="127.0.0.1:1", timeout_ms=2_000, on_lost=lambda: None)
+    answers = ZooKeeperStore(session).commit_many([[Set(A, b"1", 0)], [Set(B, b"1", 0)]])
+    assert [type(answer) for answer in answers] == [Unavailable] * 2
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from floodmark.core.transitions import AlreadyTrue, Build, Changed, Mode, Reason
 from floodmark.ledger.store import Committed, Conflicted, Op, Store
 from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, cause, segment, zookeeper_store
-from tests.support.memory_store import MemoryStore, Watched
+from tests.support.memory_store import MemoryStore, OneByOne, Watched
 
 SLICE_HOURS = 4
 hours = st.integers(253, 258)
@@ -45,7 +45,7 @@ processes = st.integers(0, 1)
 
 
 @dataclass
-class Lossy(Watched):
+class Lossy(OneByOne, Watched):
     """Answers to coming commits get lost as the script says: `lost` after the commit was made, `gone` before."""
 
     script: Iterator[str] = field(default_factory=lambda: iter(()))

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from floodmark.core.errors import OutcomeUnknown
 from floodmark.ledger.store import Committed, Conflicted, Node, Op
-from tests.support.memory_store import MemoryStore
+from tests.support.memory_store import MemoryStore, OneByOne
 
 Nodes = Mapping[str, Node]
 Answer = Any
@@ -94,7 +94,7 @@ class _Suspended(BaseException):
         self.call = call
 
 
-class ReplayedStore:
+class ReplayedStore(OneByOne):
     """Answers an actor's calls from a list, and suspends the actor at the first call beyond it."""
 
     def __init__(self, start: Nodes, answers: Sequence[Answer]) -> None:

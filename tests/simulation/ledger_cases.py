@@ -1,6 +1,7 @@
 """Who takes part in the ledger's races, and the oracle that judges how they end."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -9,7 +10,7 @@ from floodmark.core.buckets import DataFile, Entry, Shard, State
 from floodmark.core.errors import InvalidInput
 from floodmark.core.fingerprint import Fingerprint, fingerprint
 from floodmark.core.intervals import Interval
-from floodmark.core.registry import Command
+from floodmark.core.registry import Command, CommandsRefused
 from floodmark.core.segments import segments_in
 from floodmark.core.tables import TableHeader, ViewHeader, ViewStatus
 from floodmark.core.transitions import Build, Decision, Mode, Rejected
@@ -17,7 +18,7 @@ from floodmark.ledger import codec, paths
 from floodmark.ledger.store import Check, Committed, Conflicted, Create, Node, Op, Store
 from tests.simulation.explorer import Actor, Nodes
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, segment
-from tests.support.memory_store import MemoryStore
+from tests.support.memory_store import MemoryStore, OneByOne
 
 Wrap = Callable[[Store], Store]
 Attempt = tuple[int, str, tuple[DataFile, ...]]
@@ -109,11 +110,12 @@ def warmed(kit: Kit) -> Kit:
 
 
 def registrar(name: str, *batches: Sequence[Command], answers_get_lost: bool = False) -> Actor:
-    """Registers one batch after the other."""
+    """Registers one batch after the other. One that is refused changes nothing."""
 
     def run(kit: Kit) -> None:
         for batch in batches:
-            kit.ledger.registry.apply(TABLE.name, batch)
+            with suppress(CommandsRefused):
+                kit.ledger.registry.apply(TABLE.name, batch)
 
     # Seeds differ, so that two registrars never mint the same event id.
     seed = sum(name.encode())
@@ -151,7 +153,7 @@ def replacer() -> Actor:
 
 
 @dataclass(frozen=True, slots=True)
-class Without:
+class Without(OneByOne):
     """A store that leaves out some operations of every write: what would happen if the ledger did not make them."""
 
     inner: Store
@@ -347,9 +349,11 @@ def _watermark_broken(old: Picture, new: Picture, last_end_ms: int) -> str | Non
 
 def _registry_wrong(end: Picture) -> str | None:
     """Every change has its event, also one whose answer was lost, and none happened twice. Nobody acknowledges here."""
-    names = {segment.name for data in end.slices for segment in codec.decode_slice(data, what="slice")[0]}
-    if end.table.segment_count != len(names) or end.table.version != event_count(end.nodes):
+    path_of = {s.name: s.path for data in end.slices for s in codec.decode_slice(data, what="slice")[0]}
+    if end.table.segment_count != len(path_of) or end.table.version != event_count(end.nodes):
         return "3: the table's header does not agree with its slices and its outbox"
+    if len(set(path_of.values())) < len(path_of):
+        return "3: one file is registered under two names"
     return None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from floodmark.core import transitions, watermark
 from floodmark.core.buckets import Entry
-from floodmark.core.registry import Command, Put, Remove
+from floodmark.core.registry import Command, Draft, Put, Remove
 from floodmark.core.transitions import Build, Decision, Mode, Source
 from floodmark.ledger import views
 from floodmark.ledger.viewnodes import Look
@@ -180,11 +180,39 @@ def test_a_dropped_view_never_gets_a_commit_of_its_old_attempts(*, warm: bool) -
     assert not report.wrong, report
 
 
+def three_names_for_one_file() -> tuple[Nodes, str, list[Actor]]:
+    """Three registrars name it, each differently, while its first name goes and comes back."""
+    kit = Kit(MemoryStore())
+    header = kit.set_up()
+    kit.put(segment("a", 0, 1))
+    names = [replace(segment(name, 0, 1), path="a.parquet") for name in ("b", "c")]
+    actors = [registrar(f"registrar {s.name}", [Put(s)], answers_get_lost=True) for s in names]
+    return (
+        nodes_of(kit),
+        header.incarnation,
+        [*actors, registrar("registrar a", SOURCE_REMOVED, [Put(segment("a", 0, 1))])],
+    )
+
+
+def test_a_file_never_gets_two_names() -> None:
+    """Whoever comes first has it; whoever comes second is refused, and an answer that is lost changes nothing."""
+    start, incarnation, registrars = three_names_for_one_file()
+    report = explored(start, LedgerOracle(incarnation), *registrars, losses_max=1)
+    assert not report.wrong, report
+
+
 # -- controls: a guard taken away ----------------------------------------------------------------------------------
 
 
 def must_find(report: Report, rule: str) -> None:
     assert any(found.startswith(rule) for found in report.rules), f"{rule} should have been broken: {report}"
+
+
+def test_control_a_name_that_is_not_refused_in_the_write_becomes_a_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was looked up before."""
+    start, incarnation, registrars = three_names_for_one_file()
+    monkeypatch.setattr(Draft, "name_at", lambda *_: None)
+    must_find(explored(start, LedgerOracle(incarnation), *registrars), "3: one file is registered under two names")
 
 
 @pytest.mark.scenario("L10")

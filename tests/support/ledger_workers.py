@@ -22,7 +22,7 @@ from floodmark.ledger.zookeeper import ZooKeeperStore
 from tests.support.bus_doubles import FrozenClock
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit
-from tests.support.memory_store import Watched
+from tests.support.memory_store import OneByOne, Watched
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ def _all(workers: Sequence[LockstepWorker], lines: Sequence[str]) -> list[str]:
 
 
 @dataclass
-class Recorded(Watched):
+class Recorded(OneByOne, Watched):
     """Writes down what each successful write left behind, and the transaction id that orders it among all processes.
 
     One thread writes through it, so the last id that its client has seen is the one of its own last write.

@@ -5,17 +5,36 @@ It passes the same contract suite as the real one: tests/integration/test_store_
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from floodmark.core.errors import OutcomeUnknown, Unavailable
 from floodmark.ledger import paths
-from floodmark.ledger.store import Check, Committed, Conflicted, Create, Delete, Node, Op, Set, Store
+from floodmark.ledger.store import Answer, Check, Committed, Conflicted, Create, Delete, Node, Op, Set, Store
 
 
 def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-class MemoryStore:
+class Committing(Protocol):
+    def commit(self, ops: Sequence[Op], /) -> Committed | Conflicted: ...
+
+
+def answer_to(store: Committing, ops: Sequence[Op]) -> Answer:
+    try:
+        return store.commit(ops)
+    except (Unavailable, OutcomeUnknown) as error:
+        return error
+
+
+class OneByOne:
+    """Makes writes that may be under way together one after the other, in their order: one way they may go."""
+
+    def commit_many(self: "Committing", writes: Sequence[Sequence[Op]]) -> list[Answer]:
+        return [answer_to(self, ops) for ops in writes]
+
+
+class MemoryStore(OneByOne):
     """Nodes with versions in a dictionary; a commit is applied whole or not at all."""
 
     def __init__(self) -> None:
@@ -118,6 +137,8 @@ class Watched:
     inner: Store
     reads: int = 0
     commits: list[Sequence[Op]] = field(default_factory=list)
+    together: list[int] = field(default_factory=list)
+    """How many writes were under way together, each time that several could be."""
     before_commit: Callable[[int], None] = lambda _: None
 
     def read(self, path: str) -> Node | None:
@@ -136,12 +157,19 @@ class Watched:
         self.before_commit(len(self.commits))
         return self.inner.commit(ops)
 
+    def commit_many(self, writes: Sequence[Sequence[Op]]) -> list[Answer]:
+        self.together.append(len(writes))
+        for ops in writes:
+            self.commits.append(ops)
+            self.before_commit(len(self.commits))
+        return self.inner.commit_many(writes)
+
     def sync(self) -> None:
         self.inner.sync()
 
 
 @dataclass
-class Faulty(Watched):
+class Faulty(OneByOne, Watched):
     """Follows a script, one word for each commit: `ok`, `lost` (applied, no answer), `gone` (not applied, no answer),
     `away` (refused at once). After the script everything is `ok`. `after_loss` acts before the answer is looked up."""
 

@@ -173,6 +173,25 @@ def test_slice_versions_of_any_mapping_are_written() -> None:
     assert codec.decode_shard(codec.encode_shard(seen, GRID), GRID, what="shard") == seen
 
 
+def test_the_stale_entries_of_a_shards_blocks_are_those_that_decoding_all_of_it_gives() -> None:
+    """Runs, gaps, both states, and several blocks."""
+    stale = replace(BUILT, state=State.STALE)
+    shard = Shard({n * 10: [BUILT, stale, synthesized(CAUSE)][n // 7 % 3] for n in range(100) if n % 11})
+    blocks = codec.shard_blocks(codec.encode_shard(shard, GRID), what="shard")
+    parts = [codec.decode_stale(block, GRID, what="shard") for block in blocks]
+    assert len(parts) == 7
+    found = {start: entry for part, _ in parts for start, entry in part.items()}
+    assert found == {start: entry for start, entry in shard.entries.items() if entry.state is State.STALE}
+    assert [start for _, present in parts for start in present] == list(shard.entries)
+
+
+@pytest.mark.parametrize("value", [{}, {"runs": 3}, {"runs": [[0, 1, {"s": "X"}]]}, {"runs": [[0, 1, 5]]}, [1]])
+def test_a_block_whose_states_cannot_be_told_is_refused_by_name(value: object) -> None:
+    """Nothing in it, no list, a state nobody knows, no entry, no block."""
+    with pytest.raises(InvalidInput, match="shard 0"):
+        codec.decode_stale(bytes_of(value), GRID, what="shard 0")
+
+
 def test_neighbours_with_equal_entries_are_stored_once() -> None:
     """A year of empty hours is a few hundred runs of 16, not 8,760 entries."""
     empty = Entry(State.VALID, True, EMPTY, {"wide": 0}, (), "a1", "h", 9)

@@ -11,10 +11,11 @@ from floodmark.bus.ports import Outgoing
 from floodmark.contracts.messages import SegmentMetadata
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
 from floodmark.core.tables import TableDefinition
+from floodmark.ledger.store import Store
 from floodmark_ingester.outbox import Outbox
 from floodmark_ingester.registrar import Registrar, Request, Trouble
 from tests.support.ledger_kit import Kit
-from tests.support.memory_store import MemoryStore
+from tests.support.memory_store import MemoryStore, Watched
 from tests.support.pipeline import write_parquet
 
 
@@ -34,9 +35,9 @@ class KeepingPublisher:
 class Desk:
     """A registrar with its table, and short words for what is asked of it."""
 
-    def __init__(self, location: Path) -> None:
+    def __init__(self, location: Path, store: Store | None = None, seed: int = 1) -> None:
         self.location = location
-        self.kit = Kit(MemoryStore())
+        self.kit = Kit(store or MemoryStore(), seed=seed)
         self.ledger = self.kit.ledger
         self.ledger.registry.create_table(TableDefinition("rides", str(location), "event_time"))
         self.publisher = KeepingPublisher()
@@ -154,6 +155,54 @@ def test_a_file_is_not_registered_under_a_second_name(desk: Desk) -> None:
     assert desk.names == {"a": "a"}
     assert desk.ask(delete("a"), add("a", name="second")) == [None, None]
     assert desk.names == {"second": "a"}
+
+
+def test_of_many_files_under_second_names_each_is_refused_and_the_others_are_one_write(desk: Desk) -> None:
+    """Refusals do not split a batch."""
+    desk.write("a", "b", "c", "d")
+    desk.ask(add("a"), add("b"))
+    outcomes = desk.ask(add("c"), add("a", name="x"), add("d"), add("b", name="y"))
+    assert [getattr(outcome, "rule", None) for outcome in outcomes] == [None, "path-taken", None, "path-taken"]
+    assert (desk.names, desk.version) == ({path: path for path in "abcd"}, 2)
+
+
+def test_a_file_that_was_refused_a_second_name_is_deleted_by_its_first(desk: Desk) -> None:
+    """In its order: refused, then deleted by its path, then free."""
+    desk.write("a")
+    desk.ask(add("a", name="first"))
+    outcomes = desk.ask(add("a", name="second"), delete("a"), add("a", name="third"))
+    assert [getattr(outcome, "rule", None) for outcome in outcomes] == ["path-taken", None, None]
+    assert desk.names == {"third": "a"}
+
+
+def racing(tmp_path: Path, theirs: Request) -> Desk:
+    """A desk whose peer carries out a request when this one has decided and not yet written."""
+    store = MemoryStore()
+    watched = Watched(store)
+    desk, peer = Desk(tmp_path, watched), Desk(tmp_path, store, seed=2)
+    at = len(watched.commits) + 1
+    watched.before_commit = lambda n: peer.ask(theirs) if n == at else None
+    return desk
+
+
+def test_two_ingesters_that_name_one_file_differently_at_once_register_it_once(tmp_path: Path) -> None:
+    """The later one is refused alone; what was announced beside it is registered."""
+    desk = racing(tmp_path, add("a", name="theirs"))
+    desk.write("a", "b")
+    outcomes = desk.ask(add("a", name="mine"), add("b"))
+    assert str(outcomes[0]) == "path-taken: a is registered as 'theirs', it cannot be 'mine' as well"
+    assert isinstance(outcomes[0], InvalidInput)
+    assert (outcomes[1], desk.names) == (None, {"theirs": "a", "b": "b"})
+
+
+def test_a_file_announced_without_a_name_that_another_ingester_names_at_once_is_tried_again(tmp_path: Path) -> None:
+    """It means the name it has. It is not refused for having been too early to know it."""
+    desk = racing(tmp_path, add("a", name="theirs"))
+    desk.write("a")
+    (trouble,) = desk.ask(add("a"))
+    assert isinstance(trouble, Unavailable)
+    assert desk.ask(add("a")) == [None]
+    assert desk.names == {"theirs": "a"}
 
 
 def test_deleting_what_is_not_registered_changes_nothing(desk: Desk) -> None:

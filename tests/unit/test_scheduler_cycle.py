@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
@@ -10,20 +11,21 @@ from floodmark.bus.ports import Outgoing
 from floodmark.contracts.envelope import decode
 from floodmark.contracts.messages import BuildBucket
 from floodmark.contracts.topics import TASKS
-from floodmark.core.buckets import State
+from floodmark.core.buckets import BucketGrid, Entry, State
 from floodmark.core.dispatch import Policy, Progress, Record
-from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
+from floodmark.core.errors import InvalidInput, OutcomeUnknown, SessionLost, Unavailable
+from floodmark.core.intervals import Interval
 from floodmark.core.scheduling import Lane
 from floodmark.core.tables import ViewStatus
-from floodmark.ledger import paths
+from floodmark.ledger import codec, paths
 from floodmark.ledger.leadership import alive
-from floodmark.ledger.store import Committed, Conflicted, Create, Node, Op, Set
+from floodmark.ledger.store import Answer, Committed, Conflicted, Create, Node, Op, Set
 from floodmark_scheduler.cycle import LANE_TURN_MS, LanePlan, Scheduler
 from floodmark_scheduler.eyes import Eyes
 from floodmark_scheduler.sending import TaskSender
 from floodmark_scheduler.stalls import StallWatch
 from tests.support.bus_doubles import FrozenClock
-from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, segment
+from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, cause, segment
 from tests.support.memory_store import MemoryStore
 
 LONG_AFTER_MS = 1_000_000 * HOUR_MS
@@ -35,6 +37,8 @@ class CountedStore(MemoryStore):
     """Counts reads, and may act before a write or lose one to a rival."""
 
     reads: list[str] = field(default_factory=list)
+    round_trips: int = 0
+    """Reads and writes that nobody else's are under way with."""
     before_commit: Callable[[], None] = lambda: None
     refuses: Callable[[Sequence[Op]], bool] = lambda _ops: False
     away: bool = False
@@ -46,7 +50,16 @@ class CountedStore(MemoryStore):
         if self.away:
             raise Unavailable("the store is away")
         self.reads += wanted
+        self.round_trips += 1
         return super().read_watched(wanted, on_change)
+
+    def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
+        self.round_trips += 1
+        return super().read_many(wanted)
+
+    def commit_many(self, writes: Sequence[Sequence[Op]]) -> list[Answer]:
+        self.round_trips += 1
+        return super().commit_many(writes)
 
     def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
         self.before_commit()
@@ -57,10 +70,14 @@ class CountedStore(MemoryStore):
 class KeepingPublisher:
     sent: list[Outgoing] = field(default_factory=list)
     fails_with: Exception | None = None
+    refuses: bytes | None = None
+    """Messages that have this in them are too large."""
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         if self.fails_with:
             raise self.fails_with
+        if self.refuses and any(self.refuses in message.value for message in messages):
+            raise InvalidInput("too-large", "a message is too large")
         self.sent += messages
 
 
@@ -288,6 +305,15 @@ def test_a_task_that_was_recorded_and_could_not_be_sent_is_sent_in_the_next_cycl
     assert office.cycle() == []
 
 
+def test_a_message_the_bus_never_takes_keeps_no_other_of_its_cycle_from_being_sent(office: Office) -> None:
+    """Whichever view it is of (INV-14)."""
+    names = views_with_a_stale_bucket(office, 3)
+    office.publisher.refuses = names[1].encode()
+    office.cycle()
+    assert [t.view for t in office.tasks()] == [names[0], names[2]]
+    assert office.cycle() == []
+
+
 def test_a_message_the_bus_never_takes_stops_nothing_else(office: Office) -> None:
     """It is not tried for ever (INV-14)."""
     office.kit.set_up()
@@ -379,6 +405,68 @@ def test_the_records_of_finished_buckets_go_in_one_write(office: Office) -> None
     assert len(writes) == 1
 
 
+def views_with_a_stale_bucket(office: Office, count: int) -> list[str]:
+    """Each built from a source that has changed since, and marked for it."""
+    names = [f"view_{n}" for n in range(count)]
+    office.kit.ledger.registry.create_table(TABLE)
+    office.kit.put(segment("a", 0, 1))
+    for name in names:
+        header = office.kit.ledger.views.create(replace(VIEW, name=name), coverage_start_ms=0)
+        office.kit.ledger.views.commit(name, header.incarnation, [office.kit.build(0)])
+    office.cycle()
+    office.kit.put(segment("a", 0, 1, crc=2))
+    for name in names:
+        office.kit.ledger.views.mark_stale(name, [Interval(0, HOUR_MS)], cause())
+    return names
+
+
+def test_ten_views_with_work_take_as_many_round_trips_as_one() -> None:
+    """Shards, sources and records of all of them are asked for together, and written together."""
+
+    def round_trips(count: int) -> int:
+        office = Office()
+        names = views_with_a_stale_bucket(office, count)
+        office.store.round_trips = 0
+        office.cycle()
+        assert [t.view for t in office.tasks()] == names
+        return office.store.round_trips
+
+    assert round_trips(10) == round_trips(1)
+
+
+@pytest.mark.parametrize("error", [Unavailable("the store is away"), OutcomeUnknown("no answer")])
+def test_what_was_recorded_is_sent_although_the_store_went_away_over_another_view(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Unsent, it would wait until its offer is old (INV-14)."""
+    office = Office()
+    names = views_with_a_stale_bucket(office, 3)
+
+    def trouble() -> None:
+        if next(writes) == 1:
+            monkeypatch.setattr(office.store, "sync", away)
+            raise error
+
+    def away() -> None:
+        raise SessionLost("the session is over")
+
+    writes = count()
+    office.store.before_commit = trouble
+    with pytest.raises(type(error)):
+        office.scheduler.cycle()
+    assert [t.view for t in office.tasks()] == [names[0], names[2]]
+
+
+def test_a_source_that_cannot_be_read_troubles_only_the_views_that_need_it(office: Office) -> None:
+    """Two views of one table, whose sources are read together; one needs a slice that is damaged (INV-14)."""
+    office.kit.set_up()
+    office.kit.put(segment("a", 0, 1), segment("b", 24, 25))
+    office.kit.ledger.views.create(replace(VIEW, name="another"), coverage_start_ms=24 * HOUR_MS)
+    office.store.commit([Set(paths.slice_("rides", "0"), b"\xffgarbage", -1)])
+    office.cycle()
+    assert [(t.view, t.bucket_start_ms // HOUR_MS) for t in office.tasks()] == [("another", 24)]
+
+
 def test_a_view_whose_records_are_damaged_does_not_stop_the_others(office: Office) -> None:
     """INV-14."""
     office.kit.set_up()
@@ -415,6 +503,36 @@ def test_a_cycle_reads_what_changed_and_nothing_else(office: Office) -> None:
     office.kit.mark(299)
     office.scheduler.eyes.look()
     assert office.store.reads == [paths.shard(VIEW.name, 1)]
+
+
+def test_of_a_shard_that_changed_only_the_blocks_that_did_are_decoded(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is seen is what a new look at everything sees: marked, built again, appended."""
+    office.built(*range(100))
+    office.cycle()
+    decoded: list[list[int]] = []
+    decode = codec.decode_stale
+
+    def noting(block: bytes, grid: BucketGrid, *, what: str) -> tuple[dict[int, Entry], list[int]]:
+        found = decode(block, grid, what=what)
+        decoded.append([start // HOUR_MS for start in found[1]])
+        return found
+
+    monkeypatch.setattr(codec, "decode_stale", noting)
+    office.kit.mark(3, 50)
+    office.scheduler.eyes.look()
+    assert decoded == [list(range(16)), list(range(48, 64))]
+    office.kit.refresh(50)
+    office.kit.put(segment("new", 100, 101))
+    office.kit.append(100)
+    office.scheduler.eyes.look()
+    seen = office.scheduler.eyes.views[VIEW.name]
+    fresh = Eyes(office.store)
+    fresh.look()
+    assert [start // HOUR_MS for start in seen.stale()] == [3]
+    assert seen.stale() == fresh.views[VIEW.name].stale()
+    assert [seen.exists(h * HOUR_MS) for h in range(256)] == [h <= 100 for h in range(256)]
 
 
 def test_a_look_that_was_cut_short_is_begun_again_with_everything(office: Office) -> None:

@@ -4,15 +4,16 @@
     Remove(name)    forget it
 
 A batch is one decision. Changes that are already true fall away, so repeating a batch changes nothing, not even a
-version.
+version. Deciding and rewriting cost what changes, not what is registered.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
+from floodmark.core.layers import Layered
 from floodmark.core.segments import EMPTY_SLICE, Segment, Slice, SliceGrid
 from floodmark.core.tables import RECENT_CHANGES_MAX, RECENT_KEYS_MAX, TableHeader
 
@@ -22,6 +23,10 @@ class Put:
     segment: Segment
     trace_id: str = ""
 
+    @property
+    def name(self) -> str:
+        return self.segment.name
+
 
 @dataclass(frozen=True, slots=True)
 class Remove:
@@ -30,13 +35,14 @@ class Remove:
 
 
 Command = Put | Remove
+Action = Literal["added", "replaced", "deleted"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One segment that really changed. `ranges` is None when the whole table is affected."""
 
-    action: Literal["added", "replaced", "deleted"]
+    action: Action
     old: Segment | None
     new: Segment | None
     trace_id: str = ""
@@ -50,10 +56,94 @@ class Change:
     @property
     def ranges(self) -> tuple[Interval, ...] | None:
         """Where rows may have changed: a moved segment has its old and its new range."""
-        intervals = [s.interval for s in (self.old, self.new) if s is not None]
-        if any(interval is None for interval in intervals):
+        first, last = self.old or self.new, self.new or self.old
+        assert first is not None
+        assert last is not None
+        if first is last:
+            return None if (only := first.interval) is None else (only,)
+        old, new = first.interval, last.interval
+        if old is None or new is None:
             return None
-        return tuple(dict.fromkeys(i for i in intervals if i is not None))
+        return (new,) if old == new else (old, new)
+
+    @property
+    def crc(self) -> int | None:
+        """Of the content there is now; None when it is gone."""
+        return self.new.crc if self.new else None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that is registered of a table, and the name each path is registered under."""
+
+    slices: Layered[Slice] = field(default_factory=Layered)
+    by_name: Layered[Segment] = field(default_factory=Layered)
+    name_at: Layered[str] = field(default_factory=Layered)
+
+    def with_read(self, slices: Mapping[str, Slice]) -> "Contents":
+        """With these slices read again: all in which a segment that changed is or was listed."""
+        before = (self.slices.get(key, EMPTY_SLICE) for key in slices)
+        segments: dict[str, Segment | None] = {s.name: None for listed in before for s in listed}
+        segments |= {s.name: s for listed in slices.values() for s in listed}
+        return self.with_changed(slices, segments)
+
+    def with_changed(self, slices: Mapping[str, Slice], segments: Mapping[str, Segment | None]) -> "Contents":
+        """With these slices and these segments, None for one that is gone. It costs what changed."""
+        before = [old for name in segments if (old := self.by_name.get(name))]
+        freed: dict[str, str | None] = {s.path: None for s in before if self.name_at.get(s.path) == s.name}
+        taken = {s.path: s.name for s in segments.values() if s is not None}
+        return Contents(
+            self.slices.updated(slices), self.by_name.updated(segments), self.name_at.updated({**freed, **taken})
+        )
+
+
+@dataclass(slots=True)
+class Draft:
+    """What is registered, as commands go by one after the other."""
+
+    contents: Contents
+    _by_name: dict[str, Segment | None] = field(default_factory=dict)
+    _name_at: dict[str, str | None] = field(default_factory=dict)
+
+    def segment(self, name: str) -> Segment | None:
+        return self._by_name[name] if name in self._by_name else self.contents.by_name.get(name)
+
+    def name_at(self, path: str) -> str | None:
+        return self._name_at[path] if path in self._name_at else self.contents.name_at.get(path)
+
+    def apply(self, command: Command) -> Change | None:
+        """Carry out one command. None: it was true already. One that is refused leaves everything as it was."""
+        old, new = self.segment(command.name), command.segment if isinstance(command, Put) else None
+        # A file that only looks different from outside, with the same content, is no change.
+        if old is new is None or (old is not None and new is not None and old.same_but_for_stamp(new)):
+            return None
+        self._move(old, new)
+        self._by_name[command.name] = new
+        action: Action = "added" if old is None else "deleted" if new is None else "replaced"
+        return Change(action, old, new, command.trace_id)
+
+    def _move(self, old: Segment | None, new: Segment | None) -> None:
+        """A path has one name: under two, its rows would count twice."""
+        if old is not None and new is not None and old.path == new.path:
+            return
+        if new is not None:
+            holder = self.name_at(new.path)
+            if holder is not None and holder != new.name:
+                said = f"{new.path} is registered as {holder!r}, it cannot be {new.name!r} as well"
+                raise InvalidInput("path-taken", said)
+            self._name_at[new.path] = new.name
+        if old is not None and self.name_at(old.path) == old.name:
+            self._name_at[old.path] = None
+
+
+class CommandsRefused(InvalidInput):
+    """Some commands of a batch can never succeed. Nothing is changed; without them the others may be."""
+
+    def __init__(self, refused: Mapping[str, InvalidInput]) -> None:
+        first = next(iter(refused.values()))
+        super().__init__(first.rule, str(first).removeprefix(f"{first.rule}: "))
+        self.refused = refused
+        """Why, by segment name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,47 +153,65 @@ class Plan:
     slices: Mapping[str, Slice] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
 
+    def applied_to(self, contents: Contents) -> Contents:
+        return contents.with_changed(self.slices, {change.name: change.new for change in self.changes})
 
-def plan(
-    grid: SliceGrid, known: Mapping[str, Segment], slices: Mapping[str, Slice], commands: Iterable[Command]
-) -> Plan:
-    """What these commands change. `known` is every registered segment by name, `slices` every slice by key."""
-    changes = [change for command in _last_of_each(commands) if (change := _change(known, command))]
+
+def plan(grid: SliceGrid, contents: Contents, commands: Iterable[Command]) -> Plan:
+    """What these commands change, in their order."""
+    changes = _changes(contents, commands)
     touched: dict[str, dict[str, Segment]] = {}
     for change in changes:
-        for key in grid.keys_for_segment(change.old) if change.old else ():
-            _open(touched, slices, key).pop(change.name, None)
-        for key in grid.keys_for_segment(change.new) if change.new else ():
-            assert change.new is not None
-            _open(touched, slices, key)[change.name] = change.new
-    return Plan({key: Slice(listed) for key, listed in touched.items()}, tuple(changes))
+        if change.old is not None:
+            for key in grid.keys_for_segment(change.old):
+                _open(touched, contents, key).pop(change.old.name, None)
+        if change.new is not None:
+            for key in grid.keys_for_segment(change.new):
+                _open(touched, contents, key)[change.new.name] = change.new
+    return Plan({key: Slice(listed) for key, listed in touched.items()}, changes)
 
 
-def _last_of_each(commands: Iterable[Command]) -> Sequence[Command]:
+def _changes(contents: Contents, commands: Iterable[Command]) -> tuple[Change, ...]:
+    """What really changes. All that is refused is told at once, so that a caller can leave out exactly that."""
+    draft, changes, refused = Draft(contents), [], dict[str, InvalidInput]()
+    for name, command in _one_of_each(commands).items():
+        try:
+            change = draft.apply(command)
+        except InvalidInput as error:
+            refused[name] = error
+            continue
+        if change is not None:
+            changes.append(change)
+    if refused:
+        raise CommandsRefused(refused)
+    return tuple(changes)
+
+
+def _one_of_each(commands: Iterable[Command]) -> dict[str, Command]:
     """One command for each segment; a batch that says two different things of one is refused."""
     by_name: dict[str, Command] = {}
     for command in commands:
-        name = command.segment.name if isinstance(command, Put) else command.name
-        if by_name.setdefault(name, command) != command:
-            raise InvalidInput("batch", f"segment {name!r} stands twice in one batch, with different content")
-    return tuple(by_name.values())
+        said = by_name.setdefault(command.name, command)
+        if said is not command and said != command:
+            raise InvalidInput("batch", f"segment {command.name!r} stands twice in one batch, with different content")
+    return by_name
 
 
-def _change(known: Mapping[str, Segment], command: Command) -> Change | None:
-    if isinstance(command, Put):
-        old = known.get(command.segment.name)
-        # A file that only looks different from outside, with the same content, is no change.
-        if old is not None and replace(old, stamp="") == replace(command.segment, stamp=""):
-            return None
-        return Change("replaced" if old else "added", old, command.segment, command.trace_id)
-    old = known.get(command.name)
-    return Change("deleted", old, None, command.trace_id) if old else None
-
-
-def _open(touched: dict[str, dict[str, Segment]], slices: Mapping[str, Slice], key: str) -> dict[str, Segment]:
+def _open(touched: dict[str, dict[str, Segment]], contents: Contents, key: str) -> dict[str, Segment]:
     if key not in touched:
-        touched[key] = dict(slices.get(key, EMPTY_SLICE).segments)
+        touched[key] = dict(contents.slices.get(key, EMPTY_SLICE).segments)
     return touched[key]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedChange:
+    """A change as the outbox keeps it."""
+
+    action: Action
+    name: str
+    crc: int | None
+    ranges: tuple[Interval, ...] | None
+    trace_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,42 +223,25 @@ class Event:
     version: int
     registered_at_ms: int
     trace_id: str
-    changes: tuple["ReportedChange", ...]
+    changes: tuple[Change, ...] | tuple[ReportedChange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedChange:
-    action: Literal["added", "replaced", "deleted"]
-    name: str
-    crc: int | None
-    ranges: tuple[Interval, ...] | None
-    trace_id: str = ""
-
-    @classmethod
-    def of(cls, change: Change) -> "ReportedChange":
-        return cls(change.action, change.name, change.new.crc if change.new else None, change.ranges, change.trace_id)
-
-
-def rewritten_header(header: TableHeader, plan: Plan, known: Mapping[str, Segment]) -> TableHeader:
-    """The header after a plan. `known` is what is registered before it."""
-    after = {**known}
-    for change in plan.changes:
-        if change.new is None:
-            after.pop(change.name)
-        else:
-            after[change.name] = change.new
+def rewritten_header(header: TableHeader, plan: Plan, after: Contents) -> TableHeader:
+    """The header after a plan. `after` is what is registered then."""
     version = header.version + 1
     recent = _remembered((*header.recent, (version, tuple(sorted(plan.slices)))))
     trace_id = next((change.trace_id for change in plan.changes if change.trace_id), "")
     # A header from before traces were kept has fewer of them: the newest still line up with the newest changes.
     traces = (*header.traces, trace_id)[-len(recent) :]
-    min_start_ms, max_last_ms = _extremes(header, plan, after)
+    gone = [c.old for c in plan.changes if c.old is not None]
+    come = [c.new for c in plan.changes if c.new is not None]
+    everything = after.by_name.values
     return replace(
         header,
         version=version,
-        min_start_ms=min_start_ms,
-        max_last_ms=max_last_ms,
-        segment_count=len(after),
+        min_start_ms=_extreme(min, header.min_start_ms, _starts(gone), _starts(come), lambda: _starts(everything())),
+        max_last_ms=_extreme(max, header.max_last_ms, _lasts(gone), _lasts(come), lambda: _lasts(everything())),
+        segment_count=header.segment_count + len(come) - len(gone),
         recent=recent,
         traces=traces,
     )
@@ -164,14 +255,25 @@ def _remembered(changes: Sequence[tuple[int, tuple[str, ...]]]) -> tuple[tuple[i
     return tuple(kept)
 
 
-def _extremes(header: TableHeader, plan: Plan, after: Mapping[str, Segment]) -> tuple[int | None, int | None]:
-    """First start and last end. Looking at every segment is needed only when one that held an extreme went."""
-    gone = [c.old for c in plan.changes if c.old is not None]
-    whole = any(s.start_ms == header.min_start_ms or s.last_ms == header.max_last_ms for s in gone)
-    looked_at = after.values() if whole else [c.new for c in plan.changes if c.new is not None]
-    starts = [s.start_ms for s in looked_at if s.start_ms is not None]
-    lasts = [s.last_ms for s in looked_at if s.last_ms is not None]
-    if not whole:
-        starts += [header.min_start_ms] if header.min_start_ms is not None else []
-        lasts += [header.max_last_ms] if header.max_last_ms is not None else []
-    return min(starts, default=None), max(lasts, default=None)
+def _starts(segments: Iterable[Segment]) -> list[int]:
+    return [s.start_ms for s in segments if s.start_ms is not None]
+
+
+def _lasts(segments: Iterable[Segment]) -> list[int]:
+    return [s.last_ms for s in segments if s.last_ms is not None]
+
+
+def _extreme(
+    pick: Callable[[Iterable[int]], int],
+    held: int | None,
+    gone: list[int],
+    come: list[int],
+    all_: Callable[[], list[int]],
+) -> int | None:
+    """The extreme after a change. Looking at every segment is needed only when one that held it went."""
+    reached = [*come, held] if held is not None else come
+    if not reached:
+        return None
+    if held in gone and pick(reached) == held and held not in come:
+        reached = all_()
+    return pick(reached) if reached else None

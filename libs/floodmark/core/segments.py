@@ -11,7 +11,8 @@ one `wide` slice instead, which every window reads as well.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from floodmark.core.bounds import INT64_MAX, INT64_MIN, SEGMENT_NAME_BYTES_MAX, TIME_MAX_MS, TIME_MIN_MS
 from floodmark.core.errors import InvalidInput
@@ -47,8 +48,15 @@ class Segment:
         return Interval(self.start_ms, self.last_ms + 1)
 
     def overlaps(self, window: Interval) -> bool:
-        interval = self.interval
-        return interval is None or interval.overlaps(window)
+        if self.start_ms is None or self.last_ms is None:
+            return True
+        return self.start_ms < window.end_ms and window.start_ms <= self.last_ms
+
+    def same_but_for_stamp(self, other: "Segment") -> bool:
+        return _all_but_stamp(self) == _all_but_stamp(other)
+
+
+_all_but_stamp = attrgetter(*(f.name for f in fields(Segment) if f.name != "stamp"))
 
 
 def check_segment(segment: Segment) -> None:
@@ -56,26 +64,26 @@ def check_segment(segment: Segment) -> None:
     name = segment.name
     if not name or len(name.encode("utf-8", "surrogatepass")) > SEGMENT_NAME_BYTES_MAX:
         raise InvalidInput("segment-name", f"segment name {name[:80]!r} must have 1 to {SEGMENT_NAME_BYTES_MAX} bytes")
-    if "\x00" in name or any(0xD800 <= ord(c) <= 0xDFFF for c in name):
+    if "\x00" in name or not (name.isascii() or _is_valid_text(name)):
         raise InvalidInput("segment-name", f"segment name {name[:80]!r} must be valid text without NUL")
     if not INT64_MIN <= segment.crc <= INT64_MAX:
         raise InvalidInput(
             "segment-crc", f"segment {name!r} has crc {segment.crc}, which is not a signed 64-bit number"
         )
-    if (segment.start_ms is None) != (segment.last_ms is None):
-        raise InvalidInput("segment-times", f"segment {name!r} must have both times or neither")
-    if segment.start_ms is not None and segment.last_ms is not None and segment.last_ms < segment.start_ms:
-        raise InvalidInput(
-            "segment-times", f"segment {name!r} ends at {segment.last_ms}, before its start {segment.start_ms}"
-        )
-    if (
-        segment.start_ms is not None
-        and segment.last_ms is not None
-        and not TIME_MIN_MS <= segment.start_ms <= segment.last_ms < TIME_MAX_MS
-    ):
+    start_ms, last_ms = segment.start_ms, segment.last_ms
+    if start_ms is None or last_ms is None:
+        if start_ms is not last_ms:
+            raise InvalidInput("segment-times", f"segment {name!r} must have both times or neither")
+    elif last_ms < start_ms:
+        raise InvalidInput("segment-times", f"segment {name!r} ends at {last_ms}, before its start {start_ms}")
+    elif start_ms < TIME_MIN_MS or last_ms >= TIME_MAX_MS:
         raise InvalidInput("segment-times", f"segment {name!r} has times outside the years 1 to 9999")
     if segment.rows < 0 or segment.bytes < 0:
         raise InvalidInput("segment-size", f"segment {name!r} has {segment.rows} rows and {segment.bytes} bytes")
+
+
+def _is_valid_text(name: str) -> bool:
+    return not any(0xD800 <= ord(c) <= 0xDFFF for c in name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +98,18 @@ class SliceGrid:
 
     def keys_for_window(self, window: Interval) -> tuple[str, ...]:
         """The slices that together list every segment overlapping the window."""
-        return (*(str(start) for start in self._starts(window)), WIDE)
+        return (*(str(start) for start in self._starts(window.start_ms, window.end_ms - 1)), WIDE)
 
     def keys_for_segment(self, segment: Segment) -> tuple[str, ...]:
         """The slices that list this segment."""
-        interval = segment.interval
-        if interval is None or len(self._starts(interval)) > SLICES_PER_SEGMENT_MAX:
+        if segment.start_ms is None or segment.last_ms is None:
             return (WIDE,)
-        return tuple(str(start) for start in self._starts(interval))
+        starts = self._starts(segment.start_ms, segment.last_ms)
+        return (WIDE,) if len(starts) > SLICES_PER_SEGMENT_MAX else tuple(map(str, starts))
 
-    def _starts(self, interval: Interval) -> range:
-        first = interval.start_ms // self.span_ms
-        last = (interval.end_ms - 1) // self.span_ms
-        return range(first * self.span_ms, last * self.span_ms + 1, self.span_ms)
+    def _starts(self, start_ms: int, last_ms: int) -> range:
+        span_ms = self.span_ms
+        return range(start_ms // span_ms * span_ms, last_ms + 1, span_ms)
 
 
 @dataclass(frozen=True, slots=True)

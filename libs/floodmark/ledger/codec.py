@@ -236,19 +236,47 @@ def _encode_block(shard: Shard, starts: range) -> bytes:
 
 
 def decode_shard(data: bytes, grid: BucketGrid, *, what: str) -> Shard:
-    raw = unpack(data, what=what, compressed=data[:1] == b"\x01")
-    if not isinstance(raw, dict):
-        raise InvalidInput("format", f"{what} is no shard but a {type(raw).__name__}")
-    # The first shards were one block without a shard around it.
-    blocks = [raw] if "runs" in raw else decoding(what, lambda: [unpack(block, what=what) for block in raw["blocks"]])
-
     def entries() -> Iterable[tuple[int, Entry]]:
-        for first, count, fields, *_ in (run for block in blocks for run in block["runs"]):
+        for first, count, fields in (run for block in shard_blocks(data, what=what) for run in _runs_of(block, what)):
             entry = decode_entry(fields, what=f"{what} bucket {first}")
             for n in range(count):
                 yield first + n * grid.width_ms, entry
 
     return decoding(what, lambda: Shard(dict(entries())))
+
+
+def shard_blocks(data: bytes, *, what: str) -> list[bytes]:
+    """The blocks of a shard, as they are: one that did not change is the same bytes."""
+    raw = unpack(data, what=what, compressed=data[:1] == b"\x01")
+    if not isinstance(raw, dict):
+        raise InvalidInput("format", f"{what} is no shard but a {type(raw).__name__}")
+    # The first shards were one block without a shard around it.
+    return [data] if "runs" in raw else decoding(what, lambda: list(raw["blocks"]))
+
+
+def decode_stale(block: bytes, grid: BucketGrid, *, what: str) -> tuple[dict[int, Entry], list[int]]:
+    """The STALE entries of a block, and every bucket that has an entry. VALID ones, which are most, are not built."""
+    stale: dict[int, Entry] = {}
+    present: list[int] = []
+
+    def look() -> None:
+        for first, count, fields in _runs_of(block, what):
+            starts = range(first, first + count * grid.width_ms, grid.width_ms)
+            present.extend(starts)
+            if _state_code(fields) != "V":
+                stale.update(dict.fromkeys(starts, decode_entry(fields, what=f"{what} bucket {first}")))
+
+    decoding(what, look)
+    return stale, present
+
+
+def _runs_of(block: bytes, what: str) -> Iterator[tuple[int, int, Any]]:
+    for first, count, fields, *_ in unpack(block, what=what)["runs"]:
+        yield first, count, fields
+
+
+def _state_code(fields: Any) -> object:
+    return fields.get("s") if isinstance(fields, dict) else fields[0]
 
 
 def runs(shard: Shard, grid: BucketGrid) -> Iterable[tuple[int, int, Entry]]:

@@ -1,16 +1,19 @@
 """Dispatch records in ZooKeeper, sharded as the buckets are. The decisions are in core/dispatch.py."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from floodmark.core import dispatch
 from floodmark.core.dispatch import Policy, Progress, Record, Refusal
+from floodmark.core.errors import FloodmarkError
 from floodmark.core.tables import ViewHeader
 from floodmark.ledger import codec, paths
-from floodmark.ledger.engine import Budgets, Done, Engine, Write
-from floodmark.ledger.store import Check, Create, Op, Set
+from floodmark.ledger.engine import Budgets, Done, Engine, Operation, Write
+from floodmark.ledger.store import Check, Create, Node, Op, Set
 
 Records = Mapping[int, Record]
+Change = Callable[[Records, int], Records]
+"""The records of a shard after a change, given the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,50 @@ class Failure:
     task_id: str
     error: str
     frozen: bool = False
+
+
+@dataclass(slots=True)
+class Offered:
+    """What became of the offers to one view."""
+
+    answers: dict[int, Record | Refusal] = field(default_factory=dict)
+    """By bucket start."""
+    troubles: list[FloodmarkError] = field(default_factory=list)
+    """Of the shards whose buckets got no answer."""
+
+
+@dataclass(slots=True)
+class _Offering:
+    """The offers to the buckets of one shard, and their answers as of the last try."""
+
+    at: int
+    """Which of the views."""
+    view: ViewHeader
+    number: int
+    offers: Sequence[Offer]
+    alive: Collection[str]
+    policy: Policy
+    offered_by: str
+    _answers: dict[int, Record | Refusal] = field(default_factory=dict)
+
+    def change(self, records: Records, now_ms: int) -> Records:
+        for o in self.offers:
+            record = records.get(o.start_ms)
+            if record is not None and record == self._answers.get(o.start_ms):
+                continue  # our own offer of an earlier try, whose answer was lost
+            self._answers[o.start_ms] = dispatch.offer(
+                record,
+                task_id=o.task_id,
+                lane=o.lane,
+                now_ms=now_ms,
+                alive=self.alive,
+                policy=self.policy,
+                offered_by=self.offered_by,
+            )
+        return {**records, **{s: r for s, r in self._answers.items() if isinstance(r, Record)}}
+
+    def answered(self, *, is_dropped: bool) -> dict[int, Record | Refusal]:
+        return {o.start_ms: Refusal.DROPPED for o in self.offers} if is_dropped else self._answers
 
 
 class Dispatch:
@@ -52,34 +99,38 @@ class Dispatch:
         policy: Policy,
         offered_by: str = "",
     ) -> dict[int, Record | Refusal]:
+        """`offer_all` for one view, by bucket start. What goes wrong is raised."""
+        (offered,) = self.offer_all([(view, offers)], alive=alive, policy=policy, offered_by=offered_by)
+        for trouble in offered.troubles:
+            raise trouble
+        return offered.answers
+
+    def offer_all(
+        self,
+        offers: Sequence[tuple[ViewHeader, Collection[Offer]]],
+        *,
+        alive: Collection[str],
+        policy: Policy,
+        offered_by: str = "",
+    ) -> list[Offered]:
         """Record that these tasks are given out: those whose record is now OFFERED are to be sent, no other.
 
-        One write for each shard.
+        One write for each shard of each view, all under way together, and what becomes of one concerns no other.
         """
-        results: dict[int, Record | Refusal] = {}
-        by_start = {o.start_ms: o for o in offers}
-        for number, starts in view.definition.grid.by_shard(by_start).items():
-
-            def change(records: Records, now_ms: int, starts: Collection[int] = starts) -> Records:
-                for start_ms in starts:
-                    o = by_start[start_ms]
-                    if start_ms in records and records[start_ms] == results.get(start_ms):
-                        continue  # our own offer of an earlier try, whose answer was lost
-                    results[start_ms] = dispatch.offer(
-                        records.get(start_ms),
-                        task_id=o.task_id,
-                        lane=o.lane,
-                        now_ms=now_ms,
-                        alive=alive,
-                        policy=policy,
-                        offered_by=offered_by,
-                    )
-                made = {s: r for s in starts if isinstance(r := results[s], Record)}
-                return {**records, **made}
-
-            if self._change(view, number, change) is None:
-                results.update(dict.fromkeys(starts, Refusal.DROPPED))
-        return results
+        offerings = [
+            _Offering(at, view, number, [o for o in wanted if o.start_ms in starts], alive, policy, offered_by)
+            for at, (view, wanted) in enumerate(offers)
+            for number, starts in view.definition.grid.by_shard(o.start_ms for o in wanted).items()
+        ]
+        operations = [self._operation(o.view, o.number, o.change) for o in offerings]
+        outcomes = self._engine.run_all(self._budgets.critical, operations)
+        offered = [Offered() for _ in offers]
+        for offering, outcome in zip(offerings, outcomes, strict=True):
+            if isinstance(outcome, FloodmarkError):
+                offered[offering.at].troubles.append(outcome)
+            else:
+                offered[offering.at].answers |= offering.answered(is_dropped=outcome.result is None)
+        return offered
 
     def claim(self, view: ViewHeader, start_ms: int, *, task_id: str, worker: str) -> bool:
         """A worker takes a task. False: the record is gone or another task's; the entry says what the task is worth."""
@@ -163,13 +214,16 @@ class Dispatch:
 
         return bool(self._change(view, view.definition.grid.shard_of(start_ms), change))
 
-    def _change(self, view: ViewHeader, number: int, change: Callable[[Records, int], Records]) -> bool | None:
+    def _change(self, view: ViewHeader, number: int, change: Change) -> bool | None:
         """Change the records of one shard; False when nothing was to change, None when this incarnation is gone."""
+        return self._engine.run_one(self._budgets.critical, self._operation(view, number, change)).result
+
+    def _operation(self, view: ViewHeader, number: int, change: Change) -> Operation[bool | None]:
         name = view.definition.name
         path, fence = paths.dispatch_shard(name, number), paths.fence(name, view.incarnation)
 
-        def attempt() -> Done[bool | None] | Write[bool | None]:
-            node, standing = self._store.read_many([path, fence])
+        def decide(nodes: Sequence[Node | None]) -> Done[bool | None] | Write[bool | None]:
+            node, standing = nodes
             if standing is None:
                 return Done(None)
             records = {} if node is None else decode_records(node.data, what=path)
@@ -180,7 +234,7 @@ class Dispatch:
             write: Op = Create(path, data) if node is None else Set(path, data, node.version)
             return Write([Check(fence, 0), write], result=True)
 
-        return self._engine.run(f"dispatch record of {name}", self._budgets.critical, attempt).result
+        return Operation(f"dispatch record of {name}", [path, fence], decide)
 
 
 def _encode(records: Records) -> bytes:

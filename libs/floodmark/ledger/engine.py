@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from floodmark.core.errors import BudgetExhausted, OutcomeUnknown, SessionLost, Unavailable
+from floodmark.core.errors import BudgetExhausted, FloodmarkError, OutcomeUnknown, SessionLost, Unavailable
 from floodmark.core.ports import Clock
-from floodmark.ledger.store import Committed, Op, Store, check_sizes
+from floodmark.ledger.store import Answer, Committed, Node, Op, Store, check_sizes
 
 R = TypeVar("R")
 
@@ -62,6 +62,15 @@ class Write(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
+class Operation(Generic[R]):
+    """An operation that knows beforehand what it reads: several of them can be under way together."""
+
+    name: str
+    reads: Sequence[str]
+    decide: Callable[[Sequence[Node | None]], Done[R] | Write[R]]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome(Generic[R]):
     """The result of an operation, and what it took."""
 
@@ -87,29 +96,85 @@ class Engine:
         attempt: Callable[[], Done[R] | Write[R]],
         *,
         forget: Callable[[], None] = lambda: None,
+        first: tuple[Write[R], Answer] | None = None,
     ) -> Outcome[R]:
-        """Run one operation. `name` names it in errors and metrics; `forget` drops cached reads after a conflict."""
+        """Run one operation. `name` names it in errors and metrics; `forget` drops cached reads after a conflict.
+
+        `first` is a first try that was made already, and its answer.
+        """
         conflicts = unknowns = 0
         for tries in range(1, budget.tries_max + 1):
-            step = self._attempt(name, attempt, written_maybe=unknowns > 0)
-            if isinstance(step, Done):
+            if first is not None and tries == 1:
+                step, answer = first
+            else:
+                made = self._attempt(name, attempt, written_maybe=unknowns > 0)
+                if isinstance(made, Done):
+                    return self._finished(name, Outcome(made.result, tries, conflicts, unknowns))
+                check_sizes(made.ops)
+                step, answer = made, self._commit(made.ops)
+            if isinstance(answer, Committed):
+                step.on_committed(answer)
                 return self._finished(name, Outcome(step.result, tries, conflicts, unknowns))
-            check_sizes(step.ops)
-            try:
-                answer = self.store.commit(step.ops)
-            except OutcomeUnknown:
+            if isinstance(answer, Unavailable):
+                raise answer
+            forget()
+            if isinstance(answer, OutcomeUnknown):
                 unknowns += 1
-                forget()
                 self._look_up(name, budget)
             else:
-                if isinstance(answer, Committed):
-                    step.on_committed(answer)
-                    return self._finished(name, Outcome(step.result, tries, conflicts, unknowns))
                 conflicts += 1
-                forget()
             if tries < budget.tries_max and not step.from_memory:
                 self._wait(budget)
         raise BudgetExhausted(f"{name}: lost all {budget.tries_max} tries of the {budget.name} budget")
+
+    def run_one(
+        self, budget: Budget, operation: Operation[R], first: tuple[Write[R], Answer] | None = None
+    ) -> Outcome[R]:
+        def attempt() -> Done[R] | Write[R]:
+            return operation.decide(self.store.read_many(operation.reads))
+
+        return self.run(operation.name, budget, attempt, first=first)
+
+    def run_all(self, budget: Budget, operations: Sequence[Operation[R]]) -> list[Outcome[R] | FloodmarkError]:
+        """Run independent operations, the first tries of all of them together: one read, and all writes under way.
+
+        One that loses its first try goes on by itself. What goes wrong with one stands in its place (INV-14).
+        """
+        nodes = iter(self.store.read_many([path for operation in operations for path in operation.reads]))
+        firsts = [self._first(operation, [next(nodes) for _ in operation.reads]) for operation in operations]
+        answers = iter(self.store.commit_many([first.ops for first in firsts if isinstance(first, Write)]))
+        results: list[Outcome[R] | FloodmarkError] = []
+        for operation, first in zip(operations, firsts, strict=True):
+            if isinstance(first, Write):
+                results.append(self._gone_on(operation, budget, first, next(answers)))
+            elif isinstance(first, Done):
+                results.append(self._finished(operation.name, Outcome(first.result, 1, 0, 0)))
+            else:
+                results.append(first)
+        return results
+
+    def _first(self, operation: Operation[R], nodes: Sequence[Node | None]) -> Done[R] | Write[R] | FloodmarkError:
+        try:
+            step = operation.decide(nodes)
+            if isinstance(step, Write):
+                check_sizes(step.ops)
+        except FloodmarkError as error:
+            return error
+        return step
+
+    def _gone_on(
+        self, operation: Operation[R], budget: Budget, first: Write[R], answer: Answer
+    ) -> Outcome[R] | FloodmarkError:
+        try:
+            return self.run_one(budget, operation, first=(first, answer))
+        except FloodmarkError as error:
+            return error
+
+    def _commit(self, ops: Sequence[Op]) -> Answer:
+        try:
+            return self.store.commit(ops)
+        except OutcomeUnknown as error:
+            return error
 
     def _attempt(
         self, name: str, attempt: Callable[[], Done[R] | Write[R]], *, written_maybe: bool

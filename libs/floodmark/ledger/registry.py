@@ -6,15 +6,25 @@ Reads:   one window reads only the slices it touches; the whole registry is cach
          header, which names the slices that moved. A cache whose header has not moved is current.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from floodmark.core.bounds import TIME_MIN_MS
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.fingerprint import fingerprint
 from floodmark.core.intervals import Interval
+from floodmark.core.layers import Layered
 from floodmark.core.ports import new_id
-from floodmark.core.registry import Change, Command, Event, Plan, ReportedChange, plan, rewritten_header
+from floodmark.core.registry import (
+    Change,
+    Command,
+    CommandsRefused,
+    Contents,
+    Event,
+    Plan,
+    plan,
+    rewritten_header,
+)
 from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
 from floodmark.core.tables import TableDefinition, TableHeader
 from floodmark.core.transitions import Source
@@ -50,9 +60,16 @@ class Snapshot:
 
     header: TableHeader
     header_node_version: int
-    slices: Mapping[str, Slice] = field(default_factory=dict)
-    slice_node_versions: Mapping[str, int] = field(default_factory=dict)
-    by_name: Mapping[str, Segment] = field(default_factory=dict)
+    contents: Contents = field(default_factory=Contents)
+    slice_node_versions: Layered[int] = field(default_factory=Layered)
+
+    @property
+    def slices(self) -> Mapping[str, Slice]:
+        return self.contents.slices
+
+    @property
+    def by_name(self) -> Mapping[str, Segment]:
+        return self.contents.by_name
 
 
 class Registry:
@@ -109,59 +126,80 @@ class Registry:
     def apply(self, table: str, commands: Iterable[Command], *, trace_id: str = "") -> list[Outcome[Registered]]:
         """Add, replace and delete segments: one atomic write for each few hundred commands."""
         listed = list(commands)
-        chunks = [listed[n : n + COMMANDS_PER_WRITE_MAX] for n in range(0, len(listed), COMMANDS_PER_WRITE_MAX)]
-        return [outcome for chunk in chunks for outcome in self._apply_chunk(table, chunk, trace_id)]
+        outcomes: list[Outcome[Registered]] = []
+        for n in range(0, len(listed), COMMANDS_PER_WRITE_MAX):
+            # What the chunk before left is most likely still there: only the first one reads it.
+            outcomes += self._apply(table, _Chunk(listed[n : n + COMMANDS_PER_WRITE_MAX], trace_id, trusting=n > 0))
+        return outcomes
 
-    def _apply_chunk(self, table: str, commands: Sequence[Command], trace_id: str) -> list[Outcome[Registered]]:
-        name = f"register {len(commands)} segments of {table}"
-        looked_up = _Once(self._store.sync)
-
-        def attempt() -> Done[Registered] | Write[Registered]:
-            snapshot = self.snapshot(table)
-            planned = plan(snapshot.header.definition.grid, snapshot.by_name, snapshot.slices, commands)
-            if not planned.changes and looked_up.do():
-                # A server that lags could show yesterday's registry. "Nothing to do" is said of the newest only.
-                snapshot = self.snapshot(table)
-                planned = plan(snapshot.header.definition.grid, snapshot.by_name, snapshot.slices, commands)
-            if not planned.changes:
-                return Done(Registered(snapshot.header.version, (), None))
-            return self._change(table, snapshot, planned, trace_id)
-
+    def _apply(self, table: str, chunk: "_Chunk") -> list[Outcome[Registered]]:
+        name = f"register {len(chunk.commands)} segments of {table}"
         try:
-            return [self._engine.run(name, self._budgets.critical, attempt)]
+            return [self._engine.run(name, self._budgets.critical, lambda: self._attempt(table, chunk))]
         except InvalidInput as error:
-            if error.rule != "write-too-large" or len(commands) == 1:
+            if error.rule != "write-too-large" or len(chunk.commands) == 1:
                 raise
-            half = len(commands) // 2
-            return [
-                *self._apply_chunk(table, commands[:half], trace_id),
-                *self._apply_chunk(table, commands[half:], trace_id),
-            ]
+            return [outcome for half in chunk.halves() for outcome in self._apply(table, half)]
 
-    def _change(self, table: str, snapshot: Snapshot, planned: Plan, trace_id: str) -> Write[Registered]:
-        node_versions = self._node_versions(table, snapshot, list(planned.slices))
-        header = rewritten_header(snapshot.header, planned, snapshot.by_name)
-        event = Event(
+    def _attempt(self, table: str, chunk: "_Chunk") -> Done[Registered] | Write[Registered]:
+        chunk.tries += 1
+        snapshot = self._snapshots[table] if chunk.trusts_memory else self.snapshot(table)
+        planned = chunk.planned(snapshot)
+        if isinstance(planned, CommandsRefused) or not planned.changes:
+            # What was seen earlier, or by a server that lags, may be yesterday's registry. That there is nothing to do,
+            # and that something cannot be done, is said of the newest only.
+            self._store.sync()
+            snapshot = self.snapshot(table)
+            planned = chunk.planned(snapshot)
+        if isinstance(planned, CommandsRefused):
+            raise planned
+        if not planned.changes:
+            return Done(Registered(snapshot.header.version, (), None))
+        return self._write(table, snapshot, planned, chunk)
+
+    def _write(self, table: str, snapshot: Snapshot, planned: Plan, chunk: "_Chunk") -> Write[Registered]:
+        contents = planned.applied_to(snapshot.contents)
+        header = rewritten_header(snapshot.header, planned, contents)
+        event = self._event(table, header, planned, chunk.trace_id)
+        versions = self._node_versions(table, snapshot, planned.slices, chunk)
+        ops: list[Op] = [Set(paths.table(table), codec.encode_table(header), snapshot.header_node_version)]
+        for key, listed in planned.slices.items():
+            path, data, version = paths.slice_(table, key), codec.encode_slice(listed, header.version), versions[key]
+            ops.append(Create(path, data) if version is None else Set(path, data, version))
+        ops.append(Create(paths.outbox_event(table, header.version), codec.encode_event(event)))
+
+        def keep(committed: Committed) -> None:
+            """What was written need not be read: whatever is decided on it next checks the header's version."""
+            node_version, *slice_versions = (version for version in committed.versions if version is not None)
+            changed = dict(zip(planned.slices, slice_versions, strict=False))
+            self._snapshots[table] = Snapshot(
+                header, node_version, contents, snapshot.slice_node_versions.updated(changed)
+            )
+
+        from_memory = chunk.trusts_memory or (chunk.tries == 1 and None in versions.values())
+        return Write(ops, Registered(header.version, planned.changes, event), keep, from_memory)
+
+    def _event(self, table: str, header: TableHeader, planned: Plan, trace_id: str) -> Event:
+        return Event(
             event_id=new_id(self._engine.randomness),
             table=table,
             version=header.version,
             registered_at_ms=self._engine.clock.now_ms(),
             trace_id=trace_id or next((c.trace_id for c in planned.changes if c.trace_id), ""),
-            changes=tuple(ReportedChange.of(change) for change in planned.changes),
+            changes=planned.changes,
         )
-        ops: list[Op] = [Set(paths.table(table), codec.encode_table(header), snapshot.header_node_version)]
-        for key, listed in planned.slices.items():
-            data = codec.encode_slice(listed, header.version)
-            version = node_versions[key]
-            path = paths.slice_(table, key)
-            ops.append(Create(path, data) if version is None else Set(path, data, version))
-        ops.append(Create(paths.outbox_event(table, header.version), codec.encode_event(event)))
-        return Write(ops, Registered(header.version, planned.changes, event))
 
-    def _node_versions(self, table: str, snapshot: Snapshot, keys: Sequence[str]) -> dict[str, int | None]:
-        """The version to set each slice at. One the snapshot lacks may have been created, empty, by a reader."""
-        unknown = [key for key in keys if key not in snapshot.slice_node_versions]
-        return {**snapshot.slice_node_versions, **self.slice_versions(table, unknown)}
+    def _node_versions(
+        self, table: str, snapshot: Snapshot, keys: Iterable[str], chunk: "_Chunk"
+    ) -> dict[str, int | None]:
+        """The version to set each slice at, None to create it.
+
+        One that the snapshot lacks is absent, unless a reader created it, empty, since. That is rare: it is looked for
+        only after a write was lost.
+        """
+        known: dict[str, int | None] = {key: snapshot.slice_node_versions.get(key) for key in keys}
+        unknown = [key for key, version in known.items() if version is None]
+        return known | self.slice_versions(table, unknown) if chunk.tries > 1 else known
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
@@ -215,7 +253,8 @@ class Registry:
     ) -> Snapshot | None:
         """The snapshot at this header. None when a slice is already newer than the header: read again."""
         keys = sorted(touched)
-        slices, versions = dict(known.slices), dict(known.slice_node_versions)
+        slices: dict[str, Slice] = {}
+        versions: dict[str, int] = {}
         nodes = self._store.read_many([paths.slice_(table, key) for key in keys])
         for key, node in zip(keys, nodes, strict=True):
             if node is None:
@@ -224,8 +263,8 @@ class Registry:
             versions[key] = node.version
             if changed_at > header.version:
                 return None
-        by_name = {s.name: s for listed in slices.values() for s in listed} if keys else known.by_name
-        return Snapshot(header, node_version, slices, versions, by_name)
+        contents = known.contents.with_read(slices)
+        return Snapshot(header, node_version, contents, known.slice_node_versions.updated(versions))
 
     def _read_or_create(self, table: str, keys: Sequence[str]) -> list[Node]:
         nodes = self._store.read_many([paths.slice_(table, key) for key in keys])
@@ -274,15 +313,27 @@ class Registry:
         assert isinstance(answer, Committed | Conflicted)
 
 
-class _Once:
-    """Does something the first time it is asked; tells whether it did."""
+@dataclass(slots=True)
+class _Chunk:
+    """Commands for one write, and how far it is."""
 
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._action: Callable[[], None] | None = action
+    commands: Sequence[Command]
+    trace_id: str
+    trusting: bool
+    """Whether the first try goes by what this process knows already. If that is no longer so, its write fails."""
+    tries: int = 0
 
-    def do(self) -> bool:
-        if self._action is None:
-            return False
-        self._action()
-        self._action = None
-        return True
+    @property
+    def trusts_memory(self) -> bool:
+        return self.trusting and self.tries == 1
+
+    def planned(self, snapshot: Snapshot) -> Plan | CommandsRefused:
+        try:
+            return plan(snapshot.header.definition.grid, snapshot.contents, self.commands)
+        except CommandsRefused as refusal:
+            return refusal
+
+    def halves(self) -> tuple["_Chunk", "_Chunk"]:
+        at = len(self.commands) // 2
+        first = _Chunk(self.commands[:at], self.trace_id, trusting=self.trusting)
+        return first, _Chunk(self.commands[at:], self.trace_id, trusting=True)

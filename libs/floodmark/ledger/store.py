@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from floodmark.core.errors import InvalidInput
+from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
 
 NODE_BYTES_MAX = 512 * 1024
 WRITE_BYTES_MAX = 1_000_000
@@ -66,6 +66,9 @@ class Conflicted:
     op: Op
 
 
+Answer = Committed | Conflicted | Unavailable | OutcomeUnknown
+
+
 class Store(Protocol):
     """Reads raise Unavailable; writes raise Unavailable or OutcomeUnknown."""
 
@@ -78,6 +81,12 @@ class Store(Protocol):
         """Names below a node, in no order; empty when there is no such node."""
 
     def commit(self, ops: Sequence[Op]) -> Committed | Conflicted: ...
+
+    def commit_many(self, writes: Sequence[Sequence[Op]], /) -> list[Answer]:
+        """Several writes under way together, each atomic and answered by itself, in this order.
+
+        Nothing is raised: an error stands in the place of the write that it is about.
+        """
 
     def sync(self) -> None:
         """After this, reads see every write that was acknowledged to anyone before it."""

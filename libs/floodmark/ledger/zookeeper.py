@@ -19,7 +19,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from floodmark.core.errors import OutcomeUnknown, SessionLost, Unavailable
 from floodmark.ledger.paths import ROOT
 from floodmark.ledger.session import Session
-from floodmark.ledger.store import Check, Committed, Conflicted, Create, Delete, Node, Op, Set
+from floodmark.ledger.store import Answer, Check, Committed, Conflicted, Create, Delete, Node, Op, Set
 
 _PRECONDITIONS = (BadVersionError, NoChildrenForEphemeralsError, NoNodeError, NodeExistsError, NotEmptyError)
 _COLLATERAL = (RolledBackError, RuntimeInconsistency)
@@ -53,18 +53,39 @@ class ZooKeeperStore:
             raise Unavailable(f"children of {path} could not be read: {type(error).__name__}") from error
 
     def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
-        self._require_connection()
+        (answer,) = self.commit_many([ops])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def commit_many(self, writes: Sequence[Sequence[Op]]) -> list[Answer]:
+        # Sent one behind the other without waiting: the round trips overlap, and the server keeps their order.
+        pending = [self._sent(ops) for ops in writes]
+        return [self._answer(ops, sent) for ops, sent in zip(writes, pending, strict=True)]
+
+    def _sent(self, ops: Sequence[Op]) -> Any:
+        """What kazoo will put the answer into, or why nothing was sent."""
+        try:
+            self._require_connection()
+        except Unavailable as error:
+            return error
         transaction = self._client.transaction()
         for op in ops:
             _add(transaction, op)
+        return transaction.commit_async()
+
+    def _answer(self, ops: Sequence[Op], sent: Any) -> Answer:
+        if isinstance(sent, Unavailable):
+            return sent
         try:
-            results = transaction.commit_async().get(timeout=self._timeout_s)
+            return _judge(ops, sent.get(timeout=self._timeout_s))
         except ConnectionClosedError as error:
-            raise Unavailable("the ZooKeeper connection is closed") from error
+            return _caused(Unavailable("the ZooKeeper connection is closed"), error)
         except (KazooException, KazooTimeoutError) as error:
             paths = ", ".join(op.path for op in ops[:3])
-            raise OutcomeUnknown(f"no answer to a write of {paths}: {type(error).__name__}") from error
-        return _judge(ops, results)
+            return _caused(OutcomeUnknown(f"no answer to a write of {paths}: {type(error).__name__}"), error)
+        except Unavailable as error:
+            return error
 
     def sync(self) -> None:
         self._require_connection()
@@ -117,6 +138,13 @@ def _watch(path: str, on_change: Callable[[str], None]) -> Callable[[Any], None]
     """SUBTLE: when a connection breaks, kazoo forgets every watch, though the session lives on, and fires each once
     with an event that has no path. Whoever ignored that would never hear of a change again."""
     return lambda _event: on_change(path)
+
+
+def _caused(error: Answer, by: Exception) -> Answer:
+    """For whoever raises it later."""
+    assert isinstance(error, Exception)
+    error.__cause__ = by
+    return error
 
 
 def _add(transaction: Any, op: Op) -> None:
