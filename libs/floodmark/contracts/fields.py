@@ -10,28 +10,20 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema
 
 from floodmark.core.bounds import INT64_MAX, INT64_MIN, SEGMENT_NAME_BYTES_MAX, TIME_MAX_MS, TIME_MIN_MS
-from floodmark.core.errors import InvalidInput
-from floodmark.core.names import NAME_PATTERN, checked_name
+from floodmark.core.names import NAME_PATTERN
 
 REASON_CHARS_MAX = 4_096
 SLICES_MAX = 10_000
 
 _COUNT_MAX = 2**53 - 1  # the largest number that JSON tools which read numbers as doubles keep exact
 _ZK_VERSION_MAX = 2**31 - 1
-_DECIMAL = "-?(0|[1-9][0-9]{0,18})"
-
-
-def _checked_name(value: str) -> str:
-    try:
-        return checked_name(value)
-    except InvalidInput as refusal:
-        raise ValueError(str(refusal)) from refusal  # pydantic adds the field to a ValueError only
+_DECIMAL = re.compile("-?(0|[1-9][0-9]{0,18})")
 
 
 def _int_from_decimal(value: object) -> object:
     if not isinstance(value, str):
         return value
-    if not re.fullmatch(_DECIMAL, value):
+    if not _DECIMAL.fullmatch(value):
         raise ValueError("must be a signed 64-bit number as a decimal string")
     return int(value)
 
@@ -71,11 +63,8 @@ def _checked_path(value: str) -> str:
     return value
 
 
-Name = Annotated[
-    str,
-    AfterValidator(_checked_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{NAME_PATTERN}$"}),
-]
+NAME = f"^{NAME_PATTERN}$"
+Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 # A CRC or a hash uses all 64 bits, and many JSON tools round numbers above 2**53: on the wire it is a string.
 Int64 = Annotated[
@@ -83,7 +72,7 @@ Int64 = Annotated[
     BeforeValidator(_int_from_decimal),
     Field(ge=INT64_MIN, le=INT64_MAX),
     PlainSerializer(str, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": f"^{_DECIMAL}$", "description": "signed 64-bit number"}),
+    WithJsonSchema({"type": "string", "pattern": f"^{_DECIMAL.pattern}$", "description": "signed 64-bit number"}),
 ]
 
 RawBytes = Annotated[
