@@ -1,15 +1,15 @@
 """From events to marks on a ledger in memory: what is coalesced, when records are finished, and who waits for whom."""
 
+import queue
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
+from floodmark.bus.delivery import Assignment, Delivery, Finished, Outcomes
 from floodmark.bus.ports import Partition, Record
-from floodmark.bus.pump import Assignment, Delivery
-from floodmark.contracts.envelope import Envelope, originate
-from floodmark.contracts.messages import SegmentChange, SegmentsChanged, TimeRange
+from floodmark.contracts.messages import Message, SegmentChange, SegmentsChanged, TimeRange
 from floodmark.core.debounce import Batch, Bounds
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.ledger.ledger import Ledger
@@ -23,13 +23,16 @@ from tests.support.memory_store import MemoryStore, Watched
 HOUR = 3_600_000
 
 
-class FinishedDelivery(Delivery[Envelope]):
-    """Notes that it was finished."""
+@dataclass
+class Heard:
+    """A record that was offered, and whether it is finished."""
 
-    __slots__ = ("finished",)
+    offset: int
+    bench: "Bench"
 
-    def finish(self) -> None:
-        self.finished = True
+    @property
+    def finished(self) -> bool:
+        return self.offset in self.bench.finished
 
 
 @dataclass
@@ -80,6 +83,8 @@ class Bench:
         self.trouble: dict[str, Exception] = {}
         self.index_reads = 0
         self.offset = 0
+        self.outcomes: Outcomes[Message] = queue.SimpleQueue()
+        self._finished: list[int] = []
         self.marker = Marker(
             mark=self._mark,
             read_index=self._read_index,
@@ -110,7 +115,17 @@ class Bench:
         self.executor.run()
         self.marker.step()
 
-    def hear(self, *hours: int, table: str = "rides", action: str = "added") -> FinishedDelivery:
+    @property
+    def finished(self) -> set[int]:
+        """The offsets of the records that the marker is done with, each told once."""
+        while not self.outcomes.empty():
+            told = self.outcomes.get_nowait()
+            assert isinstance(told, Finished)
+            self._finished += told.offsets
+        assert len(self._finished) == len(set(self._finished))
+        return set(self._finished)
+
+    def hear(self, *hours: int, table: str = "rides", action: str = "added") -> Heard:
         changes = tuple(
             SegmentChange.model_validate(
                 {
@@ -127,11 +142,8 @@ class Bench:
         )
         record = Record(Partition("segments.v1", 0), self.offset, None, b"")
         self.offset += 1
-        envelope = originate(event, event_id=event.event_id, source="test", time_ms=None)
-        delivery = FinishedDelivery(record, envelope, Assignment(record.partition), None)  # type: ignore[arg-type]
-        delivery.finished = False
-        self.marker.offer(delivery)
-        return delivery
+        self.marker.offer(Delivery(record, event, Assignment(record.partition), self.outcomes))
+        return Heard(record.offset, self)
 
 
 def test_a_burst_within_the_quiet_period_is_one_flush() -> None:
