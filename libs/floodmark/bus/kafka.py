@@ -56,6 +56,8 @@ class KafkaConnection:
     options: Mapping[str, str] = field(default_factory=dict)
     namespace: str = ""
     """Stands before every topic and group, so that several installations can share one cluster."""
+    _partitions: dict[tuple[str, int], Partition] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Those met so far: one object for all records of a partition, found sooner than made."""
 
     def qualified(self, name: str) -> str:
         """A topic or group as Kafka knows it; inside this project it goes by its plain name."""
@@ -65,7 +67,11 @@ class KafkaConnection:
         return TopicPartition(self.qualified(partition.topic), partition.number, offset)
 
     def partition(self, topic: str, number: int) -> Partition:
-        return Partition(topic.removeprefix(f"{self.namespace}.") if self.namespace else topic, number)
+        found = self._partitions.get((topic, number))
+        if found is None:
+            plain = topic.removeprefix(f"{self.namespace}.") if self.namespace else topic
+            found = self._partitions[topic, number] = Partition(plain, number)
+        return found
 
     def record(self, message: Message) -> Record | None:
         """A message as a record; None for one that only reports an error."""

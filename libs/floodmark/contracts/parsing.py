@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from floodmark.contracts.fields import NAME
+from floodmark.contracts.fields import INT64, NAME
 from floodmark.contracts.messages import Message
 from floodmark.contracts.topics import ALL_TOPICS, Topic
 from floodmark.core.errors import InvalidInput
@@ -80,6 +80,8 @@ def _rule(detail: ErrorDetails) -> str:
         return str(detail["ctx"]["error"])
     if detail["type"] == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME:
         return str(name_refusal(detail["input"]))  # the one pattern that has a rule in words
+    if detail["type"] == INT64 and not isinstance(detail["input"], str):
+        return "Input should be a valid integer"
     return detail["msg"]
 
 
