@@ -41,6 +41,7 @@ from floodmark.local.kafka import KafkaServer
 from floodmark.local.ports import pick_free_port, pick_free_ports
 from floodmark.local.zookeeper import ZooKeeperServer
 from floodmark.service import logs
+from floodmark.service.runner import freeze_memory
 from floodmark.service.wiring import decode_message
 from floodmark_consistency.config import ConsistencySection
 from floodmark_consistency.index import read_index
@@ -214,6 +215,7 @@ def suite() -> Iterator[Bench]:
         connection = KafkaConnection(kafka.bootstrap, "bench")
         pool = resources.enter_context(ThreadPoolExecutor(OWN.threads_max))
         set_up(ledger, connection)
+        freeze_memory()  # as every service does when it has started
         yield Bench(kafka, ledger, connection, pool)
 
 
