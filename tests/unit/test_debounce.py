@@ -132,9 +132,9 @@ def test_a_long_list_of_scattered_changes_is_heard_in_about_its_length() -> None
 def test_merged_batches_are_marked_as_if_heard_together() -> None:
     """A failed mark is not lost by what came since, and its causes stay the first."""
     earlier, later = Pending(BOUNDS), Pending(BOUNDS)
-    hear(earlier, [Interval(0, 10)], "first")
-    hear(later, [Interval(0, 10)], "again")
-    hear(later, [Interval(0, 20)], "second")
+    hear(earlier, [Interval(5, 10)], "first")
+    hear(later, [Interval(5, 10)], "again")
+    hear(later, [Interval(0, 10)], "second")
     batch = merged([earlier.batch, later.batch])
     assert [m.cause.event_id for m in batch.marks] == ["first", "second"]
-    assert batch.added == Added(0, cause("first"))
+    assert batch.added == Added(0, cause("second"))

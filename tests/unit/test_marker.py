@@ -268,7 +268,8 @@ def test_what_a_view_could_not_mark_is_marked_with_what_came_since_in_one_pass()
     bench = Bench(views={"rides": frozenset({"sick", "well"})})
     bench.trouble["sick"] = Unavailable("away")
     records = [bench.hear(3)]
-    bench.turn(100)
+    bench.clock.ms += 100
+    bench.marker.step()  # both views are being marked while more is heard
     records.append(bench.hear(3, 4))
     bench.turn(100)
     bench.turn(600)
