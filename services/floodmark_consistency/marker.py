@@ -1,10 +1,11 @@
-"""From `segments.v1` to STALE marks: coalesce the changes of each view, mark them, then finish their records.
+"""From `segments.v1` to STALE marks: coalesce the changes of each table, mark its views, then finish the records.
 
-    record --> for each view of its table: Pending --due--> mark in the ledger --> record finished (INV-8)
+    record --> Hearing of its table --due--> Chapter --> each view: mark in the ledger --> records finished (INV-8)
 
-Each view has its own pending changes and its own flush, so one view's trouble never delays another's marks (INV-14).
-A record is finished when every view it concerns is marked, and when a reading of the list of views that began after the
-record arrived shows no other view: a view created a moment ago must not miss a change either.
+The views of one table hear the same, so it is coalesced once; each view marks it on its own, so one view's trouble
+never delays another's marks (INV-14). A chapter's records are finished when every view has marked it, and when a
+reading of the list of views that began after they arrived shows no other view: a view created a moment ago must not
+miss a change either.
 
 All state is changed by the thread that steps; flushes run beside it and report back through a queue.
 """
@@ -13,16 +14,16 @@ import queue
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
-from floodmark.bus.pump import Delivery
-from floodmark.contracts.envelope import Envelope
-from floodmark.contracts.messages import SegmentChange, SegmentsChanged
+from floodmark.bus.delivery import Delivery, Receipts
+from floodmark.contracts.envelope import trace_id_of
+from floodmark.contracts.messages import Message, SegmentChange, SegmentsChanged
 from floodmark.core.buckets import Cause
-from floodmark.core.debounce import AT_ONCE, Batch, Bounds, Change, Pending
+from floodmark.core.debounce import AT_ONCE, Batch, Bounds, Pending, merged
 from floodmark.core.errors import BudgetExhausted, InvalidInput, OutcomeUnknown, Unavailable
-from floodmark.core.intervals import Interval
 from floodmark.core.ports import Clock, Executor
 from floodmark_consistency.index import ViewIndex
 
@@ -31,44 +32,47 @@ log = structlog.get_logger()
 RETRY_FIRST_MS, RETRY_CAP_MS = 200, 10_000
 
 
-@dataclass(slots=True, eq=False)
-class _Tally:
-    """A record and how many things must happen before it is finished."""
+@dataclass(slots=True)
+class _Hearing:
+    """What is being heard about one table, until it is time to mark it."""
 
-    delivery: Delivery[Envelope]
-    open: int = 0
+    pending: Pending
+    receipts: Receipts[Message] = field(default_factory=Receipts)
+    reading: int = 0
+    """The number of the first reading of the index that begins after the last of them arrived."""
+
+
+@dataclass(slots=True, eq=False)
+class _Chapter:
+    """What was heard about one table in one go: the same marks for each of its views."""
+
+    table: str
+    batch: Batch
+    receipts: Receipts[Message]
+    reading: int
+    """Only this reading of the index, or a later one, shows every view the chapter is for."""
+    views: set[str] = field(default_factory=set)
+    open: int = 1
+    """What must happen before its records are finished: the marks of these views, and that reading."""
 
     def settle(self) -> None:
         self.open -= 1
         if self.open == 0:
-            self.delivery.finish()
+            self.receipts.finish()
 
 
 @dataclass(slots=True)
 class _View:
-    pending: Pending
-    tallies: list[_Tally] = field(default_factory=list)
+    waiting: list[_Chapter] = field(default_factory=list)
     flushing: bool = False
     failures: int = 0
     not_before_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsure:
-    """A record that is sure of its views only after a reading of the index that began later than it arrived."""
-
-    reading: int
-    """The number of the first such reading."""
-    event: SegmentsChanged
-    tally: _Tally
-    known: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class _Flushed:
     view: str
-    batch: Batch
-    tallies: list[_Tally]
+    chapters: list[_Chapter]
     error: Exception | None
 
 
@@ -97,17 +101,23 @@ class Marker:
         self._index_due_ms = 0
         self._readings_begun = 0
         self._reading_index = False
+        self._hearings: dict[str, _Hearing] = {}
         self._views: dict[str, _View] = {}
-        self._unsure: list[_Unsure] = []
+        self._unsure: list[_Chapter] = []
         self._reports: queue.SimpleQueue[_Flushed | ViewIndex | Exception] = queue.SimpleQueue()
 
-    def offer(self, delivery: Delivery[Envelope]) -> None:
-        event = delivery.message.message
+    def offer(self, delivery: Delivery[Message]) -> None:
+        event = delivery.message
         assert isinstance(event, SegmentsChanged), f"{event} came through the segments topic"
-        known = self._index.of(event.table)
-        tally = _Tally(delivery, open=1)  # for the index that is newer than this record
-        self._unsure.append(_Unsure(self._readings_begun + 1, event, tally, known))
-        self._hear(event, tally, known)
+        hearing = self._hearings.get(event.table)
+        if hearing is None:
+            hearing = self._hearings[event.table] = _Hearing(Pending(self._bounds))
+        hearing.receipts.add(delivery)
+        hearing.reading = self._readings_begun + 1
+        now_ms = self._clock.monotonic_ms()
+        for change in event.changes:
+            cause = partial(self._cause, delivery, event, change)
+            hearing.pending.add(change.ranges, cause, adds_data=change.action != "deleted", now_ms=now_ms)
 
     def step(self) -> int:
         """Take reports, refresh the index, start the flushes that are due. Returns how long nothing is due."""
@@ -116,65 +126,69 @@ class Marker:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._index_due_ms and not self._reading_index:
             self._refresh_index(now_ms)
-        dues = [self._flush_if_due(name, view, now_ms) for name, view in self._views.items()]
+        dues = [self._close_if_due(table, hearing, now_ms) for table, hearing in list(self._hearings.items())]
+        dues += [self._flush_if_due(name, view, now_ms) for name, view in self._views.items()]
         return max(0, min([self._index_due_ms, *dues]) - now_ms)
 
     def hurry(self) -> None:
         """The service stops: mark everything now, and read the index once more for the records that wait for it."""
         self._index_due_ms = 0
         self._bounds = AT_ONCE
+        for hearing in self._hearings.values():
+            hearing.pending.bounds = AT_ONCE
         for view in self._views.values():
-            view.pending.bounds = AT_ONCE
             view.not_before_ms = 0
 
     # -- hearing ---------------------------------------------------------------------------------------------------
 
-    def _hear(self, event: SegmentsChanged, tally: _Tally, views: frozenset[str]) -> None:
-        if not views:
-            return
-        now_ms = self._clock.monotonic_ms()
-        changes = [_change(c, self._cause(event, c, tally.delivery)) for c in event.changes]
-        for name in views:
-            view = self._views.get(name)
-            if view is None:
-                view = self._views[name] = _View(Pending(self._bounds))
-            for change in changes:
-                view.pending.add(change, now_ms=now_ms)
-            view.tallies.append(tally)
-            tally.open += 1
-
-    def _cause(self, event: SegmentsChanged, change: SegmentChange, delivery: Delivery[Envelope]) -> Cause:
+    def _cause(self, delivery: Delivery[Message], event: SegmentsChanged, change: SegmentChange) -> Cause:
+        record = delivery.record
         return Cause(
             kind="event",
             event_id=event.event_id,
             marked_at_ms=self._clock.now_ms(),
-            place=delivery.record.place,
+            place=record.place,
             segments=(change.name,),
-            trace_id=change.trace_id or delivery.message.trace_id,
+            trace_id=change.trace_id or trace_id_of(record.headers, record.place),
         )
+
+    def _close_if_due(self, table: str, hearing: _Hearing, now_ms: int) -> int:
+        """Make a chapter of what was heard when it is time, at once when nobody waits for it. Returns when to look."""
+        views = self._index.of(table)
+        due_ms = hearing.pending.due_ms
+        if views and due_ms is not None and due_ms > now_ms:
+            return due_ms
+        del self._hearings[table]
+        chapter = _Chapter(table, hearing.pending.batch, hearing.receipts, hearing.reading)
+        self._unsure.append(chapter)
+        self._tell(chapter, views)
+        return now_ms + self._index_refresh_ms
+
+    def _tell(self, chapter: _Chapter, views: frozenset[str]) -> None:
+        for name in views - chapter.views:
+            self._views.setdefault(name, _View()).waiting.append(chapter)
+            chapter.views.add(name)
+            chapter.open += 1
 
     # -- flushing --------------------------------------------------------------------------------------------------
 
     def _flush_if_due(self, name: str, view: _View, now_ms: int) -> int:
         """Start a flush when it is time. Returns when to look again."""
-        due_ms = view.pending.due_ms
-        if due_ms is None or view.flushing:
+        if view.flushing or not view.waiting:
             return now_ms + self._index_refresh_ms
-        due_ms = max(due_ms, view.not_before_ms)
-        if due_ms > now_ms:
-            return due_ms
-        batch, tallies = view.pending.take(), view.tallies
-        view.tallies, view.flushing = [], True
-        self._executor.submit(lambda: self._flush(name, batch, tallies))
+        if view.not_before_ms > now_ms:
+            return view.not_before_ms
+        chapters, view.waiting, view.flushing = view.waiting, [], True
+        self._executor.submit(lambda: self._flush(name, chapters))
         return now_ms + self._index_refresh_ms
 
-    def _flush(self, name: str, batch: Batch, tallies: list[_Tally]) -> None:
+    def _flush(self, name: str, chapters: list[_Chapter]) -> None:
         try:
-            self._mark(name, batch)
+            self._mark(name, merged([chapter.batch for chapter in chapters]))
         except Exception as error:
-            self._reports.put(_Flushed(name, batch, tallies, error))
+            self._reports.put(_Flushed(name, chapters, error))
         else:
-            self._reports.put(_Flushed(name, batch, tallies, None))
+            self._reports.put(_Flushed(name, chapters, None))
 
     def _take(self, report: "_Flushed | ViewIndex | Exception") -> None:
         if isinstance(report, ViewIndex):
@@ -201,8 +215,8 @@ class Marker:
         elif report.error is not None:
             raise report.error
         view.failures = 0
-        for tally in report.tallies:
-            tally.settle()
+        for chapter in report.chapters:
+            chapter.settle()
 
     def _again(self, view: _View, report: _Flushed, error: Exception) -> None:
         """Put the marks back in front, and try again after a while."""
@@ -210,8 +224,7 @@ class Marker:
         delay_ms = min(RETRY_CAP_MS, RETRY_FIRST_MS << min(view.failures - 1, 16))
         now_ms = self._clock.monotonic_ms()
         view.not_before_ms = now_ms + self._randomness.randint(delay_ms // 2, delay_ms)
-        view.pending.put_back(report.batch, now_ms=now_ms)
-        view.tallies = [*report.tallies, *view.tallies]
+        view.waiting = [*report.chapters, *view.waiting]
         log.warning("mark_postponed", view=report.view, failures=view.failures, error=str(error))
 
     # -- the index -------------------------------------------------------------------------------------------------
@@ -230,18 +243,11 @@ class Marker:
         self._executor.submit(read)
 
     def _make_sure(self) -> None:
-        """The index was read: mark the views that earlier records missed, then let go of those records."""
+        """The index was read: tell the views that chapters have missed, then let go of those chapters."""
         waiting, self._unsure = self._unsure, []
-        for unsure in waiting:
-            if unsure.reading > self._readings_begun:  # one reading at a time: the last begun is the one that ended
-                self._unsure.append(unsure)
+        for chapter in waiting:
+            if chapter.reading > self._readings_begun:  # one reading at a time: the last begun is the one that ended
+                self._unsure.append(chapter)
                 continue
-            self._hear(unsure.event, unsure.tally, self._index.of(unsure.event.table) - unsure.known)
-            unsure.tally.settle()
-
-
-def _change(reported: SegmentChange, cause: Cause) -> Change:
-    if reported.ranges is None:
-        return Change(None, cause)
-    ranges = [Interval(r.start_ms, r.end_ms) for r in reported.ranges]
-    return Change(ranges, cause, None if reported.action == "deleted" else min(r.start_ms for r in ranges))
+            self._tell(chapter, self._index.of(chapter.table))
+            chapter.settle()

@@ -17,14 +17,13 @@ def mark_view(ledger: Ledger, view: str, batch: Batch) -> None:
     # A server that lags could show an earlier view of this name, or none.
     ledger.store.sync()
     try:
-        header = ledger.views.header(view)
+        header = _with_coverage(ledger, ledger.views.header(view), batch)
     except InvalidInput as error:
         if error.rule == "unknown-view":
             return  # dropped meanwhile: nothing is left to mark
         raise
     marks = batch.marks
-    _extend_coverage(ledger, header, batch)
-    marked = ledger.views.mark(view, marks)
+    marked = ledger.views.mark(view, marks, known=header)
     touched = sorted((*marked.invalidated, *marked.synthesized))
     log.info(
         "view_marked",
@@ -40,10 +39,12 @@ def mark_view(ledger: Ledger, view: str, batch: Batch) -> None:
     )
 
 
-def _extend_coverage(ledger: Ledger, header: ViewHeader, batch: Batch) -> None:
+def _with_coverage(ledger: Ledger, header: ViewHeader, batch: Batch) -> ViewHeader:
     """Older data than the view covers: cover it, unless the view was told to stay as it is."""
-    if batch.added is not None and follows(header, batch.added.from_ms):
-        ledger.views.extend_coverage(header.definition.name, batch.added.from_ms, batch.added.cause)
+    if batch.added is None or not follows(header, batch.added.from_ms):
+        return header
+    ledger.views.extend_coverage(header.definition.name, batch.added.from_ms, batch.added.cause)
+    return ledger.views.header(header.definition.name)
 
 
 def follows(header: ViewHeader, start_ms: int) -> bool:

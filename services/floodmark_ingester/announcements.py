@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from floodmark.bus.pump import Delivery
+from floodmark.bus.delivery import Delivery
 from floodmark.contracts.envelope import Envelope
 from floodmark.contracts.messages import SegmentAnnounced
 from floodmark.core.errors import InvalidInput

@@ -32,6 +32,7 @@ def build(settings: IngesterSettings, runtime: Runtime) -> Service:
         settings.kafka,
         connection=connection,
         topic=ANNOUNCEMENTS,
+        decode=wiring.decode_record,
         sink=BatchingSink(lambda batch: handle(registrar, batch), pool, batch_max=own.batch_max),
         publisher=publisher,
         limits=PumpLimits(in_flight_max=own.announcements_in_flight_max),

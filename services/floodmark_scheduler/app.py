@@ -68,6 +68,7 @@ def build(settings: SchedulerSettings, runtime: Runtime) -> Service:
         settings.kafka,
         connection=connection,
         topic=RESULTS,
+        decode=wiring.decode_record,
         sink=ConcurrentSink(_hear, wiring.thread_pool(runtime, threads_max=1), about_delivery),
         publisher=publisher,
         limits=PumpLimits(in_flight_max=1_000, idle_poll_ms=20),

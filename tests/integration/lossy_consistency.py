@@ -8,9 +8,8 @@ import sys
 
 import structlog
 
-from floodmark.bus.pump import Delivery
-from floodmark.contracts.envelope import Envelope
-from floodmark.contracts.messages import SegmentsChanged
+from floodmark.bus.delivery import Delivery
+from floodmark.contracts.messages import Message, SegmentsChanged
 from floodmark.service.runner import main
 from floodmark_consistency import app
 from floodmark_consistency.config import ConsistencySettings
@@ -23,11 +22,11 @@ chance = random.Random(int(sys.argv[1]))
 
 
 class LossyMarker(Marker):
-    def offer(self, delivery: Delivery[Envelope]) -> None:
+    def offer(self, delivery: Delivery[Message]) -> None:
         if chance.random() >= LOST_SHARE:
             super().offer(delivery)
             return
-        event = delivery.message.message
+        event = delivery.message
         assert isinstance(event, SegmentsChanged)
         log.info("event_thrown_away", table=event.table, segments=[change.name for change in event.changes])
         delivery.finish()

@@ -54,6 +54,7 @@ def build_with(work: Work, settings: ServiceSettings, runtime: Runtime) -> Servi
         settings.kafka,
         connection=connection,
         topic=ANNOUNCEMENTS,
+        decode=wiring.decode_record,
         sink=ConcurrentSink(work, wiring.thread_pool(runtime, threads_max=4), about_delivery),
         publisher=wiring.publisher(runtime, settings.kafka, connection),
         limits=PumpLimits(in_flight_max=16, commit_every_ms=50),

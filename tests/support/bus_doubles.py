@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from floodmark.bus.delivery import Delivery
 from floodmark.bus.ports import CommitAnswer, Partition, RebalanceListener, Record
-from floodmark.bus.pump import Delivery
 from floodmark.core.errors import InvalidInput, Unavailable
 
 

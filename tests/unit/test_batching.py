@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from floodmark.bus.batching import BatchingSink
-from floodmark.bus.pump import Delivery
+from floodmark.bus.delivery import Delivery
 from floodmark.core.errors import Unavailable
 from tests.unit.test_pump import P0, Bench
 

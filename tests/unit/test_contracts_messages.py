@@ -74,6 +74,11 @@ REFUSALS = [
     (ADD, put("metadata", "crc", value="1_0"), "metadata.crc: must be a signed 64-bit number"),
     (ADD, put("metadata", "crc", value=str(2**63)), "metadata.crc: Input should be less than or equal to"),
     (ADD, put("metadata", "crc", value=str(-(2**63) - 1)), "metadata.crc: Input should be greater than or equal"),
+    (ADD, put("metadata", "crc", value="0x1f"), "crc: must be a signed 64-bit number as a decimal string, got '0x1f'"),
+    (ADD, put("metadata", "crc", value="5\n"), "crc: must be a signed 64-bit number as a decimal string, got '5\\n'"),
+    (ADD, put("metadata", "crc", value=True), "metadata.crc: Input should be a valid integer, got True"),
+    (ADD, put("metadata", "crc", value=5.0), "metadata.crc: Input should be a valid integer, got 5.0"),
+    (ADD, put("metadata", "crc", value=2**63), f"metadata.crc: Input should be less than or equal to {2**63 - 1}, got"),
     (DELETE, drop("name"), "path or name must be given with action 'delete'"),
     (MOVED, put("changes", value=[]), "changes: Tuple should have at least 1 item"),
     (MOVED, put("changes", 0, "crc", value=None), "changes.0: crc must be null exactly when action is 'deleted'"),
@@ -113,6 +118,16 @@ def test_a_bad_value_is_refused_with_its_field_and_rule(
     assert refusal.value.rule == "schema"
     assert f"is no {message.kind}" in str(refusal.value)
     assert complaint in str(refusal.value)
+
+
+@pytest.mark.parametrize("message", EXAMPLES.values(), ids=EXAMPLES)
+def test_a_message_that_does_not_say_its_kind_is_refused(message: Message) -> None:
+    """However well the rest fits: in Python the kind is filled in, on the wire it must be said."""
+    content = wire(message)
+    del content["kind"]
+    with pytest.raises(InvalidInput, match="has kind None") as refusal:
+        read(message, content)
+    assert refusal.value.rule == "unknown-kind"
 
 
 @pytest.mark.parametrize("example", ALL_EXAMPLES, ids=lambda example: example.envelope.id)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodmark.core.buckets import Cause
-from floodmark.core.debounce import Added, Bounds, Change, Pending
+from floodmark.core.debounce import Added, Bounds, Pending, merged
 from floodmark.core.intervals import Interval
 
 DAY = 86_400_000
@@ -17,9 +17,10 @@ def cause(event_id: str) -> Cause:
     return Cause("event", event_id, 0)
 
 
-def change(ranges: list[Interval] | None, event_id: str, *, adds_data: bool = True) -> Change:
-    added_from_ms = min(r.start_ms for r in ranges) if adds_data and ranges else None
-    return Change(ranges, cause(event_id), added_from_ms)
+def hear(
+    pending: Pending, ranges: list[Interval] | None, event_id: str, *, now_ms: int = 0, adds_data: bool = True
+) -> None:
+    pending.add(ranges, lambda: cause(event_id), adds_data=adds_data, now_ms=now_ms)
 
 
 def test_nothing_heard_is_never_due() -> None:
@@ -30,8 +31,8 @@ def test_nothing_heard_is_never_due() -> None:
 def test_a_quiet_period_after_the_last_change_makes_it_due() -> None:
     """Each change within the quiet period moves the mark."""
     pending = Pending(BOUNDS)
-    pending.add(change([Interval(0, 1)], "a"), now_ms=1_000)
-    pending.add(change([Interval(0, 1)], "b"), now_ms=1_050)
+    hear(pending, [Interval(0, 1)], "a", now_ms=1_000)
+    hear(pending, [Interval(0, 1)], "b", now_ms=1_050)
     assert pending.due_ms == 1_150
 
 
@@ -39,7 +40,7 @@ def test_an_endless_stream_cannot_postpone_past_the_maximum_age() -> None:
     """C3 in the small: the age of the first change bounds the wait."""
     pending = Pending(BOUNDS)
     for n in range(40):
-        pending.add(change([Interval(n, n + 1)], str(n)), now_ms=n * 50)
+        hear(pending, [Interval(n, n + 1)], str(n), now_ms=n * 50)
     assert pending.due_ms == 1_000
 
 
@@ -47,16 +48,16 @@ def test_many_changes_are_due_at_once() -> None:
     """The count bounds memory."""
     pending = Pending(BOUNDS)
     for _ in range(50):
-        pending.add(change([Interval(0, 1)], "x"), now_ms=7)
+        hear(pending, [Interval(0, 1)], "x", now_ms=7)
     assert pending.due_ms == 7
 
 
 def test_day_1_and_day_365_are_two_intervals() -> None:
     """C4 in the small: never one hull."""
     pending = Pending(BOUNDS)
-    pending.add(change([Interval(DAY, 2 * DAY)], "a"), now_ms=0)
-    pending.add(change([Interval(365 * DAY, 366 * DAY)], "b"), now_ms=0)
-    ranges = [i for mark in pending.take().marks if mark.ranges for i in mark.ranges]
+    hear(pending, [Interval(DAY, 2 * DAY)], "a", now_ms=0)
+    hear(pending, [Interval(365 * DAY, 366 * DAY)], "b", now_ms=0)
+    ranges = [i for mark in pending.batch.marks if mark.ranges for i in mark.ranges]
     assert ranges == [Interval(DAY, 2 * DAY), Interval(365 * DAY, 366 * DAY)]
 
 
@@ -64,36 +65,35 @@ def test_a_change_of_what_is_already_pending_adds_no_mark_and_the_first_cause_st
     """A burst on few buckets stays a few marks."""
     pending = Pending(BOUNDS)
     for n in range(30):
-        pending.add(change([Interval(0, 10)], str(n)), now_ms=0)
-    (mark,) = pending.take().marks
+        hear(pending, [Interval(0, 10)], str(n), now_ms=0)
+    (mark,) = pending.batch.marks
     assert mark.cause.event_id == "0"
 
 
 def test_a_change_without_times_means_the_whole_view_and_ends_the_list() -> None:
     """C7 in the small."""
     pending = Pending(BOUNDS)
-    pending.add(change([Interval(0, 10)], "a"), now_ms=0)
-    pending.add(change(None, "b"), now_ms=0)
-    pending.add(change([Interval(20, 30)], "c"), now_ms=0)
-    assert [m.ranges is None for m in pending.take().marks] == [False, True]
+    hear(pending, [Interval(0, 10)], "a", now_ms=0)
+    hear(pending, None, "b", now_ms=0)
+    hear(pending, [Interval(20, 30)], "c", now_ms=0)
+    assert [m.ranges is None for m in pending.batch.marks] == [False, True]
 
 
 def test_how_far_back_data_was_added_is_kept_even_when_the_range_was_known() -> None:
     """A delete and an add of the same range: coverage must still follow the add."""
     pending = Pending(BOUNDS)
-    pending.add(change([Interval(5, 10)], "gone", adds_data=False), now_ms=0)
-    pending.add(change([Interval(5, 10)], "back"), now_ms=0)
-    assert pending.take().added == Added(5, cause("back"))
-    pending.add(change([Interval(5, 10)], "gone", adds_data=False), now_ms=0)
-    assert pending.take().added is None
+    hear(pending, [Interval(5, 10)], "gone", now_ms=0, adds_data=False)
+    assert pending.batch.added is None
+    hear(pending, [Interval(5, 10)], "back", now_ms=0)
+    assert pending.batch.added == Added(5, cause("back"))
 
 
 def test_coverage_follows_the_oldest_data_and_names_what_added_it() -> None:
     """The first change of a batch is not what made coverage begin earlier."""
     pending = Pending(BOUNDS)
     for start_ms, event_id in ((50, "newer"), (5, "oldest"), (20, "between")):
-        pending.add(change([Interval(start_ms, start_ms + 1)], event_id), now_ms=0)
-    assert pending.take().added == Added(5, cause("oldest"))
+        hear(pending, [Interval(start_ms, start_ms + 1)], event_id, now_ms=0)
+    assert pending.batch.added == Added(5, cause("oldest"))
 
 
 a_range = st.builds(
@@ -106,10 +106,10 @@ def test_marks_cover_exactly_what_was_heard_and_none_only_repeats_earlier_ones(h
     """Whatever the order and overlap: no millisecond lost, none invented, no mark without something new."""
     pending = Pending(BOUNDS)
     for n, ranges in enumerate(heard):
-        pending.add(change(ranges, str(n)), now_ms=0)
+        hear(pending, ranges, str(n), now_ms=0)
     expected = {ms for ranges in heard for i in ranges for ms in range(i.start_ms, i.end_ms)}
     covered: set[int] = set()
-    for mark in pending.take().marks:
+    for mark in pending.batch.marks:
         own = {ms for i in mark.ranges or () for ms in range(i.start_ms, i.end_ms)}
         assert own - covered, f"{mark} adds nothing"
         covered |= own
@@ -122,21 +122,19 @@ def test_a_long_list_of_scattered_changes_is_heard_in_about_its_length() -> None
     def heard_s(count: int) -> float:
         pending, started_s = Pending(Bounds(100, 1_000, 10**6)), time.perf_counter()
         for n in range(count):
-            pending.add(change([Interval(3 * n, 3 * n + 1)], "x"), now_ms=0)
+            hear(pending, [Interval(3 * n, 3 * n + 1)], "x", now_ms=0)
         return time.perf_counter() - started_s
 
     few_s, many_s = (min(heard_s(count) for _ in range(3)) for count in (2_000, 20_000))
     assert many_s < 30 * few_s
 
 
-def test_a_batch_put_back_goes_before_what_came_since() -> None:
-    """A failed mark is not lost, and its causes stay the first."""
-    pending = Pending(BOUNDS)
-    pending.add(change([Interval(0, 10)], "first"), now_ms=0)
-    batch = pending.take()
-    assert pending.due_ms is None
-    pending.add(change([Interval(0, 20)], "second"), now_ms=5)
-    pending.put_back(batch, now_ms=10)
-    again = pending.take()
-    assert [m.cause.event_id for m in again.marks] == ["first", "second"]
-    assert again.added == Added(0, cause("first"))
+def test_merged_batches_are_marked_as_if_heard_together() -> None:
+    """A failed mark is not lost by what came since, and its causes stay the first."""
+    earlier, later = Pending(BOUNDS), Pending(BOUNDS)
+    hear(earlier, [Interval(5, 10)], "first")
+    hear(later, [Interval(5, 10)], "again")
+    hear(later, [Interval(0, 10)], "second")
+    batch = merged([earlier.batch, later.batch])
+    assert [m.cause.event_id for m in batch.marks] == ["first", "second"]
+    assert batch.added == Added(0, cause("second"))

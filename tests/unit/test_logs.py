@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pytest
 import structlog
 
+from floodmark.bus.delivery import Assignment, Delivery
 from floodmark.bus.ports import Partition, Record
-from floodmark.bus.pump import Assignment, Delivery
 from floodmark.contracts.envelope import Envelope, originate
 from floodmark.contracts.messages import SegmentAnnounced
 from floodmark.service import logs

@@ -1,15 +1,15 @@
 """From events to marks on a ledger in memory: what is coalesced, when records are finished, and who waits for whom."""
 
+import queue
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
+from floodmark.bus.delivery import Assignment, Delivery, Finished, Outcomes
 from floodmark.bus.ports import Partition, Record
-from floodmark.bus.pump import Assignment, Delivery
-from floodmark.contracts.envelope import Envelope, originate
-from floodmark.contracts.messages import SegmentChange, SegmentsChanged, TimeRange
+from floodmark.contracts.messages import Message, SegmentChange, SegmentsChanged, TimeRange
 from floodmark.core.debounce import Batch, Bounds
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.ledger.ledger import Ledger
@@ -21,15 +21,19 @@ from tests.support.ledger_kit import Kit, segment
 from tests.support.memory_store import MemoryStore, Watched
 
 HOUR = 3_600_000
+TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-class FinishedDelivery(Delivery[Envelope]):
-    """Notes that it was finished."""
+@dataclass
+class Heard:
+    """A record that was offered, and whether it is finished."""
 
-    __slots__ = ("finished",)
+    offset: int
+    bench: "Bench"
 
-    def finish(self) -> None:
-        self.finished = True
+    @property
+    def finished(self) -> bool:
+        return self.offset in self.bench.finished
 
 
 @dataclass
@@ -80,6 +84,8 @@ class Bench:
         self.trouble: dict[str, Exception] = {}
         self.index_reads = 0
         self.offset = 0
+        self.outcomes: Outcomes[Message] = queue.SimpleQueue()
+        self._finished: list[int] = []
         self.marker = Marker(
             mark=self._mark,
             read_index=self._read_index,
@@ -110,7 +116,17 @@ class Bench:
         self.executor.run()
         self.marker.step()
 
-    def hear(self, *hours: int, table: str = "rides", action: str = "added") -> FinishedDelivery:
+    @property
+    def finished(self) -> set[int]:
+        """The offsets of the records that the marker is done with, each told once."""
+        while not self.outcomes.empty():
+            told = self.outcomes.get_nowait()
+            assert isinstance(told, Finished)
+            self._finished += told.offsets
+        assert len(self._finished) == len(set(self._finished))
+        return set(self._finished)
+
+    def hear(self, *hours: int, table: str = "rides", action: str = "added", trace_id: str | None = None) -> Heard:
         changes = tuple(
             SegmentChange.model_validate(
                 {
@@ -118,6 +134,7 @@ class Bench:
                     "name": f"s{h}",
                     "crc": None if action == "deleted" else 1,
                     "ranges": (TimeRange(start_ms=h * HOUR, end_ms=(h + 1) * HOUR),),
+                    "trace_id": trace_id,
                 }
             )
             for h in hours
@@ -125,13 +142,11 @@ class Bench:
         event = SegmentsChanged(
             event_id=f"e{self.offset}", table=table, registry_version=1, registered_at_ms=0, changes=changes
         )
-        record = Record(Partition("segments.v1", 0), self.offset, None, b"")
+        headers = [("ce_traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode())]
+        record = Record(Partition("segments.v1", 0), self.offset, None, b"", headers)
         self.offset += 1
-        envelope = originate(event, event_id=event.event_id, source="test", time_ms=None)
-        delivery = FinishedDelivery(record, envelope, Assignment(record.partition), None)  # type: ignore[arg-type]
-        delivery.finished = False
-        self.marker.offer(delivery)
-        return delivery
+        self.marker.offer(Delivery(record, event, Assignment(record.partition), self.outcomes))
+        return Heard(record.offset, self)
 
 
 def test_a_burst_within_the_quiet_period_is_one_flush() -> None:
@@ -246,6 +261,49 @@ def test_one_views_trouble_does_not_delay_another() -> None:
     bench.hear(3)
     bench.turn(100)
     assert [v for v, _ in bench.marked] == ["well"]
+
+
+def test_what_a_view_could_not_mark_is_marked_with_what_came_since_in_one_pass() -> None:
+    """Each bucket keeps its first cause; the other view was not asked to mark anything twice (INV-8, INV-14)."""
+    bench = Bench(views={"rides": frozenset({"sick", "well"})})
+    bench.trouble["sick"] = Unavailable("away")
+    records = [bench.hear(3)]
+    bench.clock.ms += 100
+    bench.marker.step()  # both views are being marked while more is heard
+    records.append(bench.hear(3, 4))
+    bench.turn(100)
+    bench.turn(600)
+    assert [v for v, _ in bench.marked] == ["well", "well"]
+    assert not any(record.finished for record in records)
+    bench.trouble.clear()
+    bench.turn(60_000)
+    bench.turn(0)
+    (again,) = [batch for view, batch in bench.marked if view == "sick"]
+    assert [(m.cause.event_id, m.cause.segments) for m in again.marks] == [("e0", ("s3",)), ("e1", ("s4",))]
+    assert all(record.finished for record in records)
+
+
+def test_a_view_found_late_is_marked_with_all_that_was_heard_and_the_others_not_again() -> None:
+    """One pass for a whole burst, also for a view that the burst came before."""
+    bench = Bench()
+    bench.views = {"rides": frozenset({"hourly", "brand_new"})}
+    records = [bench.hear(hour) for hour in (3, 5, 3)]
+    for ms in (100, 500, 100, 0):
+        bench.turn(ms)
+    assert sorted(v for v, _ in bench.marked) == ["brand_new", "hourly"]
+    assert len({batch for _, batch in bench.marked}) == 1
+    assert all(record.finished for record in records)
+
+
+def test_a_cause_names_the_event_its_place_its_segment_and_the_trace() -> None:
+    """WHY STALE: the trace is that of the change when it has one of its own, else that of the record."""
+    bench = Bench()
+    bench.hear(3, trace_id="a" * 32)
+    bench.hear(5)
+    bench.turn(100)
+    first, second = (mark.cause for _, batch in bench.marked for mark in batch.marks)
+    assert (first.kind, first.event_id, first.place, first.segments) == ("event", "e0", "segments.v1/0/0", ("s3",))
+    assert (first.trace_id, second.trace_id) == ("a" * 32, TRACE)
 
 
 def test_a_view_whose_data_is_damaged_does_not_pin_the_offset() -> None:

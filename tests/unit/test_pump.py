@@ -1,11 +1,13 @@
 """The consuming loop: effects first, offsets last, and never a partition lost for being busy."""
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
 
+from floodmark.bus.delivery import Receipts
 from floodmark.bus.ports import Partition, Record
 from floodmark.bus.pump import Pump, PumpLimits
 from floodmark.core.errors import InvalidInput, Unavailable
@@ -27,6 +29,7 @@ class Bench:
 
     limits: PumpLimits = field(default_factory=lambda: PumpLimits(commit_every_ms=0))
     open: bool = True
+    outcomes: Counter[tuple[Partition, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.clock = FrozenClock()
@@ -43,6 +46,7 @@ class Bench:
             randomness=random.Random(1),
             limits=self.limits,
             may_progress=lambda: self.open,
+            on_outcome=lambda partition, outcome, count: self.outcomes.update({(partition, outcome): count}),
         )
 
     def steps(self, count: int = 2) -> None:
@@ -323,3 +327,57 @@ def test_a_commit_that_could_not_be_made_is_made_later() -> None:
     bench.source.unreachable = False
     bench.steps()
     assert bench.source.committed[P0] == 1
+
+
+def receipts_for(bench: Bench) -> Receipts[bytes]:
+    receipts: Receipts[bytes] = Receipts()
+    for delivery in bench.sink.deliveries:
+        receipts.add(delivery)
+    return receipts
+
+
+def test_records_finished_together_move_every_partition_they_came_from() -> None:
+    """A sink may collect thousands and finish them in one go; the positions are as if it had told each (INV-8)."""
+    bench = Bench()
+    bench.source.append(P0, 3)
+    bench.source.append(P1, 2)
+    bench.source.assign(P0, P1)
+    bench.steps()
+    receipts = receipts_for(bench)
+    bench.source.append(P0, 1)
+    bench.steps()
+    assert bench.source.committed == {}
+    receipts.finish()
+    bench.steps()
+    assert (bench.source.committed, bench.pump.in_flight) == ({P0: 3, P1: 2}, 1)
+    assert bench.outcomes == {(P0, "finished"): 3, (P1, "finished"): 2}
+
+
+def test_records_finished_together_after_a_revoke_move_only_what_is_still_held() -> None:
+    """P0 leaves and comes back meanwhile: its old records are read again, and their late results change nothing."""
+    bench = Bench()
+    bench.source.append(P0, 3)
+    bench.source.append(P1, 2)
+    bench.source.assign(P0, P1)
+    bench.steps()
+    receipts = receipts_for(bench)
+    bench.source.during_poll += [lambda: bench.source.revoke(P0), lambda: bench.source.assign(P0)]
+    bench.steps()
+    receipts.finish()
+    bench.steps()
+    assert (bench.source.committed, bench.pump.in_flight) == ({P1: 2}, 3)
+    assert bench.outcomes == {(P0, "late"): 3, (P1, "finished"): 2}
+
+
+def test_headers_are_asked_for_only_when_someone_wants_them() -> None:
+    """Most records are handled without a look at their headers."""
+    asked: list[str] = []
+
+    def headers() -> list[tuple[str, bytes | None]]:
+        asked.append("once")
+        return [("ce_id", b"e-1")]
+
+    record = Record(P0, 0, None, b"ok", headers)
+    assert (decode(record), asked) == (b"ok", [])
+    assert list(record.headers) == [("ce_id", b"e-1")]
+    assert Record(P0, 0, None, b"ok", lambda: None).headers == ()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from floodmark.bus.pump import Delivery
+from floodmark.bus.delivery import Delivery
 from floodmark.core.ports import Executor
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from floodmark.bus.ports import CommitAnswer, Outgoing, Partition, RebalanceListener, Record
+from floodmark.bus.ports import CommitAnswer, Headers, Outgoing, Partition, RebalanceListener, Record
 from floodmark.contracts.topics import ALL_TOPICS, Topic
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
 
@@ -56,6 +56,8 @@ class KafkaConnection:
     options: Mapping[str, str] = field(default_factory=dict)
     namespace: str = ""
     """Stands before every topic and group, so that several installations can share one cluster."""
+    _partitions: dict[tuple[str, int], Partition] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Those met so far: one object for all records of a partition, found sooner than made."""
 
     def qualified(self, name: str) -> str:
         """A topic or group as Kafka knows it; inside this project it goes by its plain name."""
@@ -65,7 +67,11 @@ class KafkaConnection:
         return TopicPartition(self.qualified(partition.topic), partition.number, offset)
 
     def partition(self, topic: str, number: int) -> Partition:
-        return Partition(topic.removeprefix(f"{self.namespace}.") if self.namespace else topic, number)
+        found = self._partitions.get((topic, number))
+        if found is None:
+            plain = topic.removeprefix(f"{self.namespace}.") if self.namespace else topic
+            found = self._partitions[topic, number] = Partition(plain, number)
+        return found
 
     def record(self, message: Message) -> Record | None:
         """A message as a record; None for one that only reports an error."""
@@ -77,8 +83,8 @@ class KafkaConnection:
         assert topic is not None
         assert number is not None
         assert offset is not None
-        headers = cast(Sequence[tuple[str, bytes | None]], message.headers() or ())
-        return Record(self.partition(topic, number), offset, message.key(), message.value(), tuple(headers))
+        headers = cast(Callable[[], Headers | None], message.headers)
+        return Record(self.partition(topic, number), offset, message.key(), message.value(), headers)
 
     def client_config(self) -> dict[str, str | int | float | bool]:
         return {
@@ -162,15 +168,11 @@ class KafkaSource:
 
     def poll(self, *, records_max: int, timeout_ms: int) -> Sequence[Record]:
         # `consume(n)` would wait for n records until its timeout; the first one is what should wake us.
-        records = []
-        message = self._consumer.poll(timeout_ms / 1000)
-        while message is not None:
-            if record := self._connection.record(message):
-                records.append(record)
-            if len(records) >= records_max:
-                break
-            message = self._consumer.poll(0)
-        return records
+        first = self._consumer.poll(timeout_ms / 1000)
+        if first is None:
+            return []
+        messages = [first, *(self._consumer.consume(records_max - 1, 0) if records_max > 1 else ())]
+        return [record for record in map(self._connection.record, messages) if record is not None]
 
     def pause(self, partitions: Collection[Partition]) -> None:
         self._consumer.pause([self._connection.at(p) for p in partitions])

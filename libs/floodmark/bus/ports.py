@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from floodmark.core.errors import Unavailable
 
@@ -10,26 +10,47 @@ CommitAnswer = bool | Unavailable
 """True: stored. False: the group moved on without us. Unavailable: not stored, try again later."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Partition:
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Partition(NamedTuple):
     topic: str
     number: int
 
 
-@dataclass(frozen=True, slots=True)
 class Record:
-    """One record as it lies in the log, undecoded."""
+    """One record as it lies in the log, undecoded.
 
-    partition: Partition
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    Its headers may be given as something that knows them: most records are never asked for theirs.
+    """
+
+    __slots__ = ("_headers", "key", "offset", "partition", "value")
+
+    def __init__(
+        self,
+        partition: Partition,
+        offset: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | Callable[[], Headers | None] = (),
+    ) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.key = key
+        self.value = value
+        self._headers = headers
+
+    @property
+    def headers(self) -> Headers:
+        return (self._headers() or ()) if callable(self._headers) else self._headers
 
     @property
     def place(self) -> str:
         """Where this record lies; names it when its sender did not."""
         return f"{self.partition.topic}/{self.partition.number}/{self.offset}"
+
+    def __str__(self) -> str:
+        return f"record {self.place}"
 
 
 @dataclass(frozen=True, slots=True)

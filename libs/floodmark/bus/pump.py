@@ -21,18 +21,20 @@ import queue
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
 
 import structlog
 
+from floodmark.bus.delivery import Assignment, Delivery, Finished, Outcomes, Sink
 from floodmark.bus.ports import CommitAnswer, Partition, Record, Source
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
-from floodmark.core.offsets import OffsetTracker
 from floodmark.core.ports import Clock, Executor
 
 T = TypeVar("T")
 log = structlog.get_logger()
+
+OFFSETS_LOGGED_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,59 +53,6 @@ class PumpLimits:
     commit_every_ms: int = 200
     retry_first_ms: int = 200
     retry_cap_ms: int = 10_000
-
-
-@dataclass(slots=True, eq=False)
-class Assignment:
-    """One partition for as long as this member holds it. Compared by identity: the next one is another."""
-
-    partition: Partition
-    tracker: OffsetTracker = field(default_factory=OffsetTracker)
-    committed: int | None = None
-    held: bool = True
-
-
-class Delivery(Generic[T]):
-    """One record on its way through a sink. Its outcome may be told from any thread, once for each offer."""
-
-    __slots__ = ("_outcomes", "assignment", "message", "record", "refusal", "tries")
-
-    def __init__(
-        self, record: Record, message: T, assignment: Assignment, outcomes: "queue.SimpleQueue[_Outcome[T]]"
-    ) -> None:
-        self.record = record
-        self.message = message
-        self.assignment = assignment
-        self.tries = 1
-        self.refusal: InvalidInput | None = None
-        self._outcomes = outcomes
-
-    def finish(self) -> None:
-        """Every effect of this record is durable."""
-        self._outcomes.put(_Outcome(self, None))
-
-    def refuse(self, error: InvalidInput) -> None:
-        """This record can never succeed."""
-        self._outcomes.put(_Outcome(self, error))
-
-    def retry(self, error: Unavailable | OutcomeUnknown) -> None:
-        """Not now; offer it again."""
-        self._outcomes.put(_Outcome(self, error))
-
-    def crash(self, error: BaseException) -> None:
-        """Our own bug: stop the service, leave the record uncommitted."""
-        self._outcomes.put(_Outcome(self, error))
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome(Generic[T]):
-    delivery: Delivery[T]
-    error: BaseException | None
-
-
-class Sink(Protocol[T]):
-    def offer(self, delivery: Delivery[T]) -> None:
-        """Take the record; tell its outcome now or later. Must not block."""
 
 
 class DeadLetterBox(Protocol):
@@ -126,7 +75,7 @@ class Pump(Generic[T]):
         randomness: random.Random,
         limits: PumpLimits | None = None,
         may_progress: Callable[[], bool] = lambda: True,
-        on_outcome: Callable[[Record, str], None] = lambda _record, _outcome: None,
+        on_outcome: Callable[[Partition, str, int], None] = lambda _partition, _outcome, _count: None,
     ) -> None:
         self._source = source
         self._decode = decode
@@ -139,7 +88,7 @@ class Pump(Generic[T]):
         self._on_outcome = on_outcome
         self._assignments: dict[Partition, Assignment] = {}
         self._paused: set[Partition] = set()
-        self._outcomes: queue.SimpleQueue[_Outcome[T]] = queue.SimpleQueue()
+        self._outcomes: Outcomes[T] = queue.SimpleQueue()
         self._waiting: list[tuple[int, int, Delivery[T]]] = []  # (due, sequence, delivery), a heap
         self._sequence = 0
         self._in_flight = 0
@@ -176,8 +125,14 @@ class Pump(Generic[T]):
         self._control_flow()
         room = max(min(self._limits.in_flight_max - self._in_flight, self._limits.turn_max), 1)
         timeout_ms = self._limits.busy_poll_ms if self._in_flight else self._limits.idle_poll_ms
-        for record in self._source.poll(records_max=room, timeout_ms=timeout_ms):
-            self._accept(record)
+        records = self._source.poll(records_max=room, timeout_ms=timeout_ms)
+        may_progress = self._may_progress()
+        for record in records:
+            if delivery := self._accept(record):
+                if may_progress:
+                    self._sink.offer(delivery)
+                else:
+                    self._wait(delivery)
         self._settle()
         self._commit_soon()
         return 0
@@ -193,10 +148,11 @@ class Pump(Generic[T]):
 
     # -- records ---------------------------------------------------------------------------------------------------
 
-    def _accept(self, record: Record) -> None:
+    def _accept(self, record: Record) -> Delivery[T] | None:
+        """Track a record and decode it. None when no sink is to see it."""
         assignment = self._assignments.get(record.partition)
         if assignment is None:
-            return  # revoked inside this very poll: its new owner reads it
+            return None  # revoked inside this very poll: its new owner reads it
         expected = assignment.tracker.next_offset
         if expected is not None and record.offset < expected:
             assignment = self._start_over(assignment, record)
@@ -209,12 +165,8 @@ class Pump(Generic[T]):
         except InvalidInput as error:
             # There is no message, and no sink will look for one: only the record goes to the dead letters.
             Delivery(record, cast(T, None), assignment, self._outcomes).refuse(error)
-            return
-        delivery = Delivery(record, message, assignment, self._outcomes)
-        if self._may_progress():
-            self._sink.offer(delivery)
-        else:
-            self._wait(delivery)
+            return None
+        return Delivery(record, message, assignment, self._outcomes)
 
     def _start_over(self, old: Assignment, record: Record) -> Assignment:
         """The log begins again below what was read: the topic was deleted and recreated. What is in flight is void."""
@@ -223,31 +175,36 @@ class Pump(Generic[T]):
         return self._hold(old.partition)
 
     def _settle(self) -> None:
-        while True:
-            try:
-                outcome = self._outcomes.get_nowait()
-            except queue.Empty:
-                return
-            self._settle_one(outcome.delivery, outcome.error)
+        while not self._outcomes.empty():
+            told = self._outcomes.get_nowait()
+            if isinstance(told, Finished):
+                self._finish(told.assignment, told.offsets)
+            else:
+                self._settle_one(told.delivery, told.error)
 
     def _settle_one(self, delivery: Delivery[T], error: BaseException | None) -> None:
-        if not delivery.assignment.held:
-            log.info("late_result_ignored", place=delivery.record.place)
-            self._on_outcome(delivery.record, "late")
-            return
-        if isinstance(error, InvalidInput):
+        assignment, record = delivery.assignment, delivery.record
+        if isinstance(error, InvalidInput) and assignment.held:
             delivery.refusal = error
-            error = self._bury(delivery.record, error)
-        if error is None:
-            delivery.assignment.tracker.finish(delivery.record.offset)
-            self._in_flight -= 1
-            self._on_outcome(delivery.record, "refused" if delivery.refusal else "finished")
+            error = self._bury(record, error)
+        if error is None or not assignment.held:
+            self._finish(assignment, [record.offset], "refused" if delivery.refusal else "finished")
         elif isinstance(error, Unavailable | OutcomeUnknown):
-            log.warning("record_postponed", place=delivery.record.place, tries=delivery.tries, error=str(error))
-            self._on_outcome(delivery.record, "postponed")
+            log.warning("record_postponed", place=record.place, tries=delivery.tries, error=str(error))
+            self._on_outcome(record.partition, "postponed", 1)
             self._wait(delivery)
         else:
             raise error
+
+    def _finish(self, assignment: Assignment, offsets: Sequence[int], outcome: str = "finished") -> None:
+        if assignment.held:
+            for offset in offsets:
+                assignment.tracker.finish(offset)
+            self._in_flight -= len(offsets)
+        else:
+            outcome = "late"
+            log.info("late_result_ignored", partition=_name(assignment.partition), offsets=offsets[:OFFSETS_LOGGED_MAX])
+        self._on_outcome(assignment.partition, outcome, len(offsets))
 
     def _bury(self, record: Record, error: InvalidInput) -> Unavailable | OutcomeUnknown | None:
         """Dead-letter a record. Until that is durable the record stays outstanding."""
@@ -372,8 +329,12 @@ def _by_partition(moved: Mapping[Assignment, int]) -> dict[Partition, int]:
     return {assignment.partition: position for assignment, position in moved.items()}
 
 
+def _name(partition: Partition) -> str:
+    return f"{partition.topic}/{partition.number}"
+
+
 def _names(partitions: Iterable[Partition]) -> list[str]:
-    return sorted(f"{p.topic}/{p.number}" for p in partitions)
+    return sorted(_name(p) for p in partitions)
 
 
 class ConcurrentSink(Generic[T]):

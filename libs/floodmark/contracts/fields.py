@@ -2,38 +2,30 @@
 
 import base64
 import binascii
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetPydanticSchema,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic_core import core_schema
 
 from floodmark.core.bounds import INT64_MAX, INT64_MIN, SEGMENT_NAME_BYTES_MAX, TIME_MAX_MS, TIME_MIN_MS
-from floodmark.core.errors import InvalidInput
-from floodmark.core.names import NAME_PATTERN, checked_name
+from floodmark.core.names import NAME_PATTERN
 
 REASON_CHARS_MAX = 4_096
 SLICES_MAX = 10_000
 
 _COUNT_MAX = 2**53 - 1  # the largest number that JSON tools which read numbers as doubles keep exact
 _ZK_VERSION_MAX = 2**31 - 1
-_DECIMAL = "-?(0|[1-9][0-9]{0,18})"
-
-
-def _checked_name(value: str) -> str:
-    try:
-        return checked_name(value)
-    except InvalidInput as refusal:
-        raise ValueError(str(refusal)) from refusal  # pydantic adds the field to a ValueError only
-
-
-def _int_from_decimal(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    if not re.fullmatch(_DECIMAL, value):
-        raise ValueError("must be a signed 64-bit number as a decimal string")
-    return int(value)
+_DECIMAL = "^-?(0|[1-9][0-9]{0,18})$"
 
 
 def _bytes_from_base64(value: object) -> object:
@@ -71,19 +63,28 @@ def _checked_path(value: str) -> str:
     return value
 
 
-Name = Annotated[
-    str,
-    AfterValidator(_checked_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{NAME_PATTERN}$"}),
-]
+NAME = f"^{NAME_PATTERN}$"
+Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 # A CRC or a hash uses all 64 bits, and many JSON tools round numbers above 2**53: on the wire it is a string.
+# In pydantic's own terms, because a function of ours in the middle took a fifth of the time of reading an event.
+INT64 = "int64"
+_INT64 = core_schema.chain_schema(
+    [
+        core_schema.union_schema(
+            [core_schema.str_schema(strict=True, pattern=_DECIMAL), core_schema.int_schema(strict=True)],
+            mode="left_to_right",
+            custom_error_type=INT64,
+            custom_error_message="must be a signed 64-bit number as a decimal string",
+        ),
+        core_schema.int_schema(strict=False, ge=INT64_MIN, le=INT64_MAX),
+    ]
+)
 Int64 = Annotated[
     int,
-    BeforeValidator(_int_from_decimal),
-    Field(ge=INT64_MIN, le=INT64_MAX),
+    GetPydanticSchema(lambda _source, _handler: _INT64),
     PlainSerializer(str, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": f"^{_DECIMAL}$", "description": "signed 64-bit number"}),
+    WithJsonSchema({"type": "string", "pattern": _DECIMAL, "description": "signed 64-bit number"}),
 ]
 
 RawBytes = Annotated[

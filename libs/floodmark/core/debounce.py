@@ -1,4 +1,4 @@
-"""Coalesces the changes of one view until it is time to mark them.
+"""Coalesces the changes of one table until it is time to mark them in its views.
 
 An interval set, never one hull: a change on day 1 and one on day 365 do not dirty what lies between. Three bounds say
 when to mark: nothing new for a while, the oldest change is old enough, or there are many. The second one means that an
@@ -6,8 +6,10 @@ endless stream of events cannot postpone a mark.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 from floodmark.core.buckets import Cause, Mark
 from floodmark.core.intervals import Interval, IntervalSet
@@ -23,14 +25,14 @@ class Bounds:
 AT_ONCE = Bounds(quiet_ms=0, age_max_ms=0, count_max=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change, made once and heard by every view of its table. No ranges means any time."""
+class Span(Protocol):
+    """Anything that is a half-open range, so that what arrives need not be copied before it is known to matter."""
 
-    ranges: Sequence[Interval] | None
-    cause: Cause
-    added_from_ms: int | None = None
-    """Where the data begins that it added, if it added any."""
+    @property
+    def start_ms(self) -> int: ...
+
+    @property
+    def end_ms(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,13 @@ class _Heard:
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
-    def add(self, new: Interval) -> bool:
+    def add(self, start_ms: int, end_ms: int) -> bool:
         """Take a range in, merging what it touches. False when all of it was there already."""
-        start_ms, end_ms = new.start_ms, new.end_ms
+        at = bisect_right(self.starts, start_ms) - 1
+        if at >= 0 and end_ms <= self.ends[at]:
+            return False
         first, after = bisect_left(self.ends, start_ms), bisect_right(self.starts, end_ms)
         if first < after:
-            if self.starts[first] <= start_ms and end_ms <= self.ends[first]:
-                return False
             start_ms, end_ms = min(start_ms, self.starts[first]), max(end_ms, self.ends[after - 1])
         self.starts[first:after], self.ends[first:after] = [start_ms], [end_ms]
         return True
@@ -70,7 +72,7 @@ class _Heard:
 
 @dataclass(slots=True)
 class Pending:
-    """What has been heard about one view since its last mark."""
+    """What has been heard about one table and is not marked yet."""
 
     bounds: Bounds
     _marks: list[Mark] = field(default_factory=list)
@@ -81,41 +83,27 @@ class Pending:
     _first_ms: int = 0
     _last_ms: int = 0
 
-    def add(self, change: Change, *, now_ms: int) -> None:
-        """One change. It adds a mark only for what no earlier one covers, so each bucket keeps its first cause."""
+    def add(self, ranges: Sequence[Span] | None, cause: Callable[[], Cause], *, adds_data: bool, now_ms: int) -> None:
+        """One change; no ranges means any time. It adds a mark only for what no earlier one covers, so each bucket
+        keeps its first cause, and a cause is made only for a change that becomes one."""
         if self._count == 0:
             self._first_ms = now_ms
         self._last_ms = now_ms
         self._count += 1
-        if change.added_from_ms is not None:
-            self._note_added(change.added_from_ms, change.cause)
-        if self._whole_view:
-            return
-        if change.ranges is None:
-            self._whole_view = True
-            self._marks.append(Mark(None, change.cause))
+        if ranges is None:
+            self._hear_of_any_time(cause)
             return
         grew = False
-        for interval in change.ranges:
-            grew |= self._heard.add(interval)
+        for span in ranges:
+            if adds_data and (self._added is None or span.start_ms < self._added.from_ms):
+                self._added = Added(span.start_ms, cause())
+            grew |= not self._whole_view and self._heard.add(span.start_ms, span.end_ms)
         if grew:
-            self._marks.append(Mark(IntervalSet.of(change.ranges), change.cause))
+            self._marks.append(Mark(IntervalSet.of(Interval(s.start_ms, s.end_ms) for s in ranges), cause()))
 
-    def put_back(self, batch: Batch, *, now_ms: int) -> None:
-        """A batch that could not be marked goes before what was heard since."""
-        newer, self._marks, self._heard, self._whole_view = self._marks, [], _Heard(), False
-        for mark in (*batch.marks, *newer):
-            ranges = None if mark.ranges is None else mark.ranges.intervals
-            self.add(Change(ranges, mark.cause), now_ms=now_ms)
-        since, self._added = self._added, batch.added
-        if since is not None:
-            self._note_added(since.from_ms, since.cause)
-
-    def take(self) -> Batch:
-        """Everything heard so far; afterwards there is nothing."""
-        batch = Batch(tuple(self._marks), self._added)
-        self._marks, self._heard, self._whole_view, self._added, self._count = [], _Heard(), False, None, 0
-        return batch
+    @property
+    def batch(self) -> Batch:
+        return Batch(tuple(self._marks), self._added)
 
     @property
     def due_ms(self) -> int | None:
@@ -126,6 +114,24 @@ class Pending:
             return self._first_ms
         return min(self._last_ms + self.bounds.quiet_ms, self._first_ms + self.bounds.age_max_ms)
 
-    def _note_added(self, from_ms: int, cause: Cause) -> None:
-        if self._added is None or from_ms < self._added.from_ms:
-            self._added = Added(from_ms, cause)
+    def _hear_of_any_time(self, cause: Callable[[], Cause]) -> None:
+        if not self._whole_view:
+            self._whole_view = True
+            self._marks.append(Mark(None, cause()))
+
+
+def merged(batches: Sequence[Batch]) -> Batch:
+    """Several batches as one, as if all had been heard together: the first cause of each bucket stays."""
+    if len(batches) == 1:
+        return batches[0]
+    pending = Pending(AT_ONCE)
+    for batch in batches:
+        for mark in batch.marks:
+            ranges = None if mark.ranges is None else mark.ranges.intervals
+            pending.add(ranges, partial(_cause_of, mark), adds_data=False, now_ms=0)
+    added = [batch.added for batch in batches if batch.added is not None]
+    return Batch(pending.batch.marks, min(added, key=lambda a: a.from_ms, default=None))
+
+
+def _cause_of(mark: Mark) -> Cause:
+    return mark.cause

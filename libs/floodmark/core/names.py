@@ -13,9 +13,13 @@ _SHOWN_CHARS_MAX = 80  # enough to recognise the offender; the sender decides ho
 def checked_name(value: str, *, what: str = "name") -> str:
     """`value` itself when it may name a table or a view. `what` is how the message calls it, such as "view"."""
     if not _NAME.fullmatch(value):
-        raise InvalidInput(
-            "name",
-            f"{what} {value[:_SHOWN_CHARS_MAX]!r} must be a lower-case letter followed by at most 62 lower-case "
-            "letters, digits or underscores",
-        )
+        raise name_refusal(value, what=what)
     return value
+
+
+def name_refusal(value: str, *, what: str = "name") -> InvalidInput:
+    return InvalidInput(
+        "name",
+        f"{what} {value[:_SHOWN_CHARS_MAX]!r} must be a lower-case letter followed by at most 62 lower-case "
+        "letters, digits or underscores",
+    )

@@ -225,15 +225,14 @@ class Views:
         """Mark every bucket these ranges touch, for one cause; None means the whole view."""
         return self.mark(view, [Mark(None if ranges is None else IntervalSet.of(ranges), cause)])
 
-    def mark(self, view: str, marks: Sequence[Mark]) -> Marked:
+    def mark(self, view: str, marks: Sequence[Mark], *, known: ViewHeader | None = None) -> Marked:
         """Mark every bucket the marks touch, each for the first that does. One write for each shard that changes.
 
-        A view that is not there is left alone: whoever drops it needs no marks.
+        A view that is not there is left alone: whoever drops it needs no marks. `known` is its header, from a caller
+        who has read it after a sync and after the changes that are marked.
         """
-        # The change being marked may be newer than what a lagging server shows; a stale read could hide a VALID bucket.
-        self._store.sync()
-        header = Look(self._store, self._memory, view, trusting=False).active()
-        if header is None:
+        header = known or self._synced_header(view)
+        if header is None or header.status is ViewStatus.DROPPING:
             return Marked()
         causes = self._causes(view, header, marks)
         marked, damage = Marked(), None
@@ -245,6 +244,11 @@ class Views:
         if damage is not None:
             raise damage
         return marked
+
+    def _synced_header(self, view: str) -> ViewHeader | None:
+        # The change being marked may be newer than what a lagging server shows; a stale read could hide a VALID bucket.
+        self._store.sync()
+        return Look(self._store, self._memory, view, trusting=False).header
 
     def _causes(self, view: str, header: ViewHeader, marks: Sequence[Mark]) -> dict[int, Cause]:
         """The buckets that have, or may have, something to mark: those in coverage and in existing shards."""

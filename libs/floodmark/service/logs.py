@@ -13,7 +13,7 @@ from typing import Literal, TextIO
 
 import structlog
 
-from floodmark.bus.pump import Delivery
+from floodmark.bus.delivery import Delivery
 from floodmark.contracts.envelope import Envelope
 
 _FIRST = ("timestamp", "level", "event")

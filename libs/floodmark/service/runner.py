@@ -6,6 +6,7 @@ stop    drain (take nothing new, finish within the grace period), then close eve
         library that hangs while it closes is cut short
 """
 
+import gc
 import os
 import random
 import sys
@@ -85,6 +86,7 @@ def run(name: str, settings_type: type[S], build: Callable[[S, Runtime], Service
             runtime = _start(name, settings, instance=instance, stop=stop, randomness=randomness, resources=resources)
             service = build(settings, runtime)
             runtime.health.require("start", lambda: None)
+            freeze_memory()
             log.info("service_started", version=__version__, pid=os.getpid())
             _loop(service, runtime, stop, grace_ms=settings.runtime.grace_ms)
     except Unavailable as error:
@@ -97,6 +99,16 @@ def run(name: str, settings_type: type[S], build: Callable[[S, Runtime], Service
     assert stop.reason is not None, "the loop ended without a stop request"
     log.info("service_stopped", why=stop.reason.why, exit_code=int(stop.reason.code))
     return stop.reason.code
+
+
+def freeze_memory() -> None:
+    """What a process has made by the time it is started, it keeps: modules, schemas, connections, some 60,000 objects.
+
+    The collector is told to leave them alone. Otherwise it goes through all of them whenever a burst of records has
+    made enough others, and the loop stands still for some twenty milliseconds.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _start(

@@ -1,21 +1,34 @@
 """Puts a Kafka pump together for a service: the same few lines every `app.py` would otherwise repeat."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from prometheus_client import Counter, Gauge
 
 from floodmark.bus.deadletters import DeadLetters
+from floodmark.bus.delivery import Sink
 from floodmark.bus.kafka import KafkaConnection, KafkaPublisher, KafkaSource, ensure_topics
 from floodmark.bus.ports import Record
-from floodmark.bus.pump import Pump, PumpLimits, Sink
-from floodmark.contracts.envelope import Envelope, decode
-from floodmark.contracts.topics import ALL_TOPICS, Topic
+from floodmark.bus.pump import Pump, PumpLimits
+from floodmark.contracts import envelope
+from floodmark.contracts.envelope import Envelope
+from floodmark.contracts.messages import Message
+from floodmark.contracts.parsing import parse
+from floodmark.contracts.topics import ALL_TOPICS, Topic, topic_named
 from floodmark.service.runner import Runtime
 from floodmark.service.settings import KafkaSettings
 
+T = TypeVar("T")
+
 
 def decode_record(record: Record) -> Envelope:
-    return decode(record.partition.topic, record.value, record.headers, fallback_id=record.place)
+    return envelope.decode(record.partition.topic, record.value, record.headers, fallback_id=record.place)
+
+
+def decode_message(record: Record) -> Message:
+    """The message alone, for whoever reads so many that looking into all their headers would show."""
+    return parse(topic_named(record.partition.topic), record.value, what=record)
 
 
 def kafka_connection(runtime: Runtime, kafka: KafkaSettings) -> KafkaConnection:
@@ -44,10 +57,11 @@ def consume(
     *,
     connection: KafkaConnection,
     topic: Topic,
-    sink: Sink[Envelope],
+    decode: Callable[[Record], T],
+    sink: Sink[T],
     publisher: KafkaPublisher,
     limits: PumpLimits,
-) -> Pump[Envelope]:
+) -> Pump[T]:
     """A pump on one topic, in the group named after the service, that stands still while ZooKeeper is away."""
     source = KafkaSource(
         connection,
@@ -61,14 +75,14 @@ def consume(
     pump = Pump(
         source=source,
         topics=[topic.name],
-        decode=decode_record,
+        decode=decode,
         sink=sink,
         dead_letters=DeadLetters(publisher, service=runtime.service, replica=runtime.instance, clock=runtime.clock),
         clock=runtime.clock,
         randomness=runtime.randomness,
         limits=limits,
         may_progress=lambda: runtime.session.connected,
-        on_outcome=lambda record, outcome: outcomes.labels(record.partition.topic, outcome).inc(),
+        on_outcome=lambda partition, outcome, count: outcomes.labels(partition.topic, outcome).inc(count),
     )
     in_flight = Gauge("floodmark_records_in_flight", "Records handed out, not finished", registry=runtime.metrics)
     in_flight.set_function(lambda: pump.in_flight)
