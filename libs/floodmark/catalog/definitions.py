@@ -2,19 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from floodmark.catalog.durations import parse_duration_ms
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.names import checked_name
-from floodmark.core.tables import CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader
+from floodmark.core.tables import RETENTION, CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.inspection import schema_of
 from floodmark.parquet.lake import Lake
+from floodmark.parquet.locations import overlap
 
-TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None}
+TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None, RETENTION: None}
 BUCKET_MAX_MS = 366 * 86_400_000
+Definition = TableDefinition | ViewDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ def create_table(ledger: Ledger, request: TableRequest) -> TableHeader:
         columns=columns,
         properties=dict(request.properties),
     )
+    retention_ms(definition)
+    _check_apart(ledger, definition)
     return ledger.registry.create_table(definition)
 
 
@@ -71,6 +76,7 @@ def create_view(ledger: Ledger, request: ViewRequest) -> ViewHeader:
     """Create a view. Its coverage begins with the table's data, or with what comes first, unless it is told."""
     definition = view_definition(request)
     table = ledger.registry.header(request.table)
+    _check_apart(ledger, definition)
     start_ms = request.coverage_start_ms if request.coverage_start_ms is not None else table.min_start_ms
     return ledger.views.create(definition, coverage_start_ms=start_ms)
 
@@ -104,6 +110,52 @@ def _check_location(location: str, *, of: str) -> None:
     """Services run in other directories and on other machines: a relative path would mean something else to each."""
     if not location.startswith("/") and "://" not in location:
         raise InvalidInput("location", f"{of} has location {location!r}, it must be an absolute path or a URI")
+
+
+def _check_apart(ledger: Ledger, definition: Definition) -> None:
+    what = "table" if isinstance(definition, TableDefinition) else "view"
+    if neighbour := sharing(definition, known_definitions(ledger)):
+        other = "table" if isinstance(neighbour, TableDefinition) else "view"
+        raise InvalidInput(
+            "location-overlap",
+            f"{what} {definition.name!r} at {definition.location} would share files with {other} {neighbour.name!r} "
+            f"at {neighbour.location}, and the files of one could be deleted as garbage of the other",
+        )
+
+
+def known_definitions(ledger: Ledger) -> list[Definition]:
+    """Every table and view there is. One that cannot be read hides nobody else."""
+    found: list[Definition] = []
+    for name in ledger.registry.tables():
+        with suppress(InvalidInput):
+            found.append(ledger.registry.definition(name))
+    for name in ledger.views.names():
+        with suppress(InvalidInput):
+            found.append(ledger.views.header(name).definition)
+    return found
+
+
+def sharing(definition: Definition, others: Iterable[Definition]) -> Definition | None:
+    """Another table or view whose files lie in the same place, where one of the two may have its files deleted.
+
+    Only views and tables with a retention ever lose files; two tables without may well read the same directory.
+    """
+    for other in others:
+        same = type(other) is type(definition) and other.name == definition.name
+        at_stake = _loses_files(definition) or _loses_files(other)
+        if not same and at_stake and overlap(definition.location, other.location):
+            return other
+    return None
+
+
+def _loses_files(definition: Definition) -> bool:
+    return isinstance(definition, ViewDefinition) or RETENTION in definition.properties
+
+
+def retention_ms(definition: TableDefinition) -> int | None:
+    """How long the data of a table is kept; None for ever."""
+    kept = definition.properties.get(RETENTION)
+    return None if kept is None else parse_duration_ms(kept, what=f"retention of table {definition.name!r}")
 
 
 def definition_hash(table: str, select: str, bucket_ms: int) -> str:

@@ -14,11 +14,12 @@ from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.fingerprint import fingerprint
 from floodmark.core.intervals import Interval
 from floodmark.core.ports import new_id
-from floodmark.core.registry import Change, Command, Event, Plan, ReportedChange, plan, rewritten_header
+from floodmark.core.registry import Change, Command, Event, Plan, Remove, ReportedChange, plan, rewritten_header
 from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
-from floodmark.core.tables import TableDefinition, TableHeader
+from floodmark.core.tables import RETENTION, TableDefinition, TableHeader
 from floodmark.core.transitions import Source
 from floodmark.ledger import codec, paths
+from floodmark.ledger.condemned import refuse_condemned
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
 from floodmark.ledger.store import Committed, Conflicted, Create, Delete, Node, Op, Set
 
@@ -125,6 +126,8 @@ class Registry:
                 planned = plan(snapshot.header.definition.grid, snapshot.by_name, snapshot.slices, commands)
             if not planned.changes:
                 return Done(Registered(snapshot.header.version, (), None))
+            if RETENTION in snapshot.header.definition.properties:
+                refuse_condemned(self._store, table, commands)
             return self._change(table, snapshot, planned, trace_id)
 
         try:
@@ -137,6 +140,12 @@ class Registry:
                 *self._apply_chunk(table, commands[:half], trace_id),
                 *self._apply_chunk(table, commands[half:], trace_id),
             ]
+
+    def removal(self, table: str, snapshot: Snapshot, names: Iterable[str], *, trace_id: str) -> Write[Registered]:
+        """What forgetting these segments writes, for an operation that has more to put into the same multi."""
+        commands = [Remove(name, trace_id) for name in names]
+        planned = plan(snapshot.header.definition.grid, snapshot.by_name, snapshot.slices, commands)
+        return self._change(table, snapshot, planned, trace_id)
 
     def _change(self, table: str, snapshot: Snapshot, planned: Plan, trace_id: str) -> Write[Registered]:
         node_versions = self._node_versions(table, snapshot, list(planned.slices))
