@@ -22,6 +22,7 @@ SERVICES: tuple[Service, ...] = (
     Service("ingester", "floodmark_ingester"),
     Service("consistency", "floodmark_consistency"),
     Service("scheduler", "floodmark_scheduler"),
+    Service("janitor", "floodmark_janitor"),
 )
 
 
