@@ -35,6 +35,6 @@ class Books:
         """All candidates that were left this time. A reason that no longer holds for any goes to zero."""
         tally = Tally(reasons)
         known = self._reasons.setdefault((kind, of), set())
-        known |= tally.keys()
+        known.update(tally)
         for reason in known:
             self._kept.labels(kind, of, reason).set(tally[reason])

@@ -61,6 +61,7 @@ class Collector:
         files = [] if header is None else attempt_files(header.definition)
         if header is None or not files:
             self._memories.pop(view, None)
+            self.books.kept("view", view, ())
             return 0
         verdicts = self._judge(header, files)
         if any(v.why is Why.GARBAGE for v in verdicts):
