@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from floodmark.catalog.definitions import Definition, known_definitions, sharing
+from floodmark.catalog.definitions import Located, everything_located, sharing
 from floodmark.core.errors import BudgetExhausted, InvalidInput, Unavailable
 from floodmark.core.garbage import Terms
 from floodmark.core.tables import ViewDefinition
@@ -62,20 +62,22 @@ class Rounds:
     _troubles: dict[str, str] = field(default_factory=dict)
 
     def go(self) -> None:
-        known = known_definitions(self.ledger)
-        self.collector.forget_all_but([d.name for d in known if isinstance(d, ViewDefinition)])
-        for definition in known:
+        known = everything_located(self.ledger)
+        self.collector.forget_all_but(self.ledger.views.names())
+        for located in known:
+            definition = located.definition
             kind = "view" if isinstance(definition, ViewDefinition) else "table"
             try:
-                self._look_after(definition, known)
+                self._look_after(located, known)
             except (InvalidInput, Unavailable, BudgetExhausted) as error:
                 self._complain(kind, definition.name, str(error))
             else:
                 self._troubles.pop(f"{kind} {definition.name}", None)
 
-    def _look_after(self, definition: Definition, known: list[Definition]) -> None:
+    def _look_after(self, located: Located, known: list[Located]) -> None:
+        definition = located.definition
         # Refused when a definition is made. One from an import, or made at the same moment as another, comes this far.
-        if neighbour := sharing(definition, known):
+        if neighbour := sharing(located, known):
             raise InvalidInput("location-overlap", f"{definition.location} is shared with {neighbour.name!r}")
         if isinstance(definition, ViewDefinition):
             self.collector.collect(definition.name)

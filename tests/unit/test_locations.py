@@ -6,7 +6,7 @@ import pytest
 
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.parquet.lake import Lake
-from floodmark.parquet.locations import overlap
+from floodmark.parquet.locations import overlap, place_of
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ from floodmark.parquet.locations import overlap
     ],
 )
 def test_the_same_place_and_a_place_inside_another_overlap(one: str, other: str) -> None:
-    assert overlap(one, other)
-    assert overlap(other, one)
+    assert overlap(place_of(one), place_of(other))
+    assert overlap(place_of(other), place_of(one))
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_the_same_place_and_a_place_inside_another_overlap(one: str, other: str)
     [("/lake/a", "/lake/ab"), ("/lake/a", "/lake/b/a"), ("s3://bucket/a", "s3://other/a"), ("s3://lake/a", "/lake/a")],
 )
 def test_neighbours_do_not(one: str, other: str) -> None:
-    assert not overlap(one, other)
-    assert not overlap(other, one)
+    assert not overlap(place_of(one), place_of(other))
+    assert not overlap(place_of(other), place_of(one))
 
 
 def test_two_names_of_one_directory_overlap(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert overlap(str(tmp_path / "link" / "x"), str(tmp_path / "real"))
+    assert overlap(place_of(str(tmp_path / "link" / "x")), place_of(str(tmp_path / "real")))
 
 
 def test_a_file_is_deleted_once_and_its_directory_when_it_is_empty(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from floodmark.core.tables import RETENTION, CoverageMode, TableDefinition, Tabl
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.inspection import schema_of
 from floodmark.parquet.lake import Lake
-from floodmark.parquet.locations import overlap
+from floodmark.parquet.locations import Place, overlap, place_of
 
 TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None, RETENTION: None}
 BUCKET_MAX_MS = 366 * 86_400_000
@@ -114,7 +114,7 @@ def _check_location(location: str, *, of: str) -> None:
 
 def _check_apart(ledger: Ledger, definition: Definition) -> None:
     what = "table" if isinstance(definition, TableDefinition) else "view"
-    if neighbour := sharing(definition, known_definitions(ledger)):
+    if neighbour := sharing(Located.of(definition), everything_located(ledger)):
         other = "table" if isinstance(neighbour, TableDefinition) else "view"
         raise InvalidInput(
             "location-overlap",
@@ -123,33 +123,45 @@ def _check_apart(ledger: Ledger, definition: Definition) -> None:
         )
 
 
-def known_definitions(ledger: Ledger) -> list[Definition]:
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A table or a view, and the place its files lie in."""
+
+    definition: Definition
+    place: Place
+
+    @classmethod
+    def of(cls, definition: Definition) -> "Located":
+        return cls(definition, place_of(definition.location))
+
+    @property
+    def loses_files(self) -> bool:
+        return isinstance(self.definition, ViewDefinition) or RETENTION in self.definition.properties
+
+
+def everything_located(ledger: Ledger) -> list[Located]:
     """Every table and view there is. One that cannot be read hides nobody else."""
-    found: list[Definition] = []
+    found: list[Located] = []
     for name in ledger.registry.tables():
         with suppress(InvalidInput):
-            found.append(ledger.registry.definition(name))
+            found.append(Located.of(ledger.registry.definition(name)))
     for name in ledger.views.names():
         with suppress(InvalidInput):
-            found.append(ledger.views.header(name).definition)
+            found.append(Located.of(ledger.views.header(name).definition))
     return found
 
 
-def sharing(definition: Definition, others: Iterable[Definition]) -> Definition | None:
+def sharing(one: Located, others: Iterable[Located]) -> Definition | None:
     """Another table or view whose files lie in the same place, where one of the two may have its files deleted.
 
     Only views and tables with a retention ever lose files; two tables without may well read the same directory.
     """
     for other in others:
-        same = type(other) is type(definition) and other.name == definition.name
-        at_stake = _loses_files(definition) or _loses_files(other)
-        if not same and at_stake and overlap(definition.location, other.location):
-            return other
+        theirs = other.definition
+        same = type(theirs) is type(one.definition) and theirs.name == one.definition.name
+        if not same and (one.loses_files or other.loses_files) and overlap(one.place, other.place):
+            return theirs
     return None
-
-
-def _loses_files(definition: Definition) -> bool:
-    return isinstance(definition, ViewDefinition) or RETENTION in definition.properties
 
 
 def retention_ms(definition: TableDefinition) -> int | None:

@@ -6,7 +6,7 @@ The janitor deletes by these looks; `floodmark janitor --dry-run` prints them. N
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from floodmark.catalog.definitions import Definition, known_definitions, retention_ms, sharing
+from floodmark.catalog.definitions import Definition, everything_located, retention_ms, sharing
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.garbage import (
     AttemptFile,
@@ -91,10 +91,11 @@ class Finding:
 
 def findings(ledger: Ledger, *, now_ms: int, terms: Terms) -> list[Finding]:
     """What one pass would do. First-seen times are not known here: the age of a file stands in for them."""
-    known = known_definitions(ledger)
+    known = everything_located(ledger)
     found: list[Finding] = []
-    for definition in known:
-        if neighbour := sharing(definition, known):
+    for located in known:
+        definition = located.definition
+        if neighbour := sharing(located, known):
             reason = f"shares its location with {neighbour.name}"
             found.append(Finding(_owner(definition), definition.location, 0, "keep", reason))
             continue

@@ -4,22 +4,24 @@ import os
 import posixpath
 from urllib.parse import unquote, urlsplit
 
-
-def overlap(one: str, other: str) -> bool:
-    """Whether they are the same place, or one lies inside the other."""
-    first, second = _steps(one), _steps(other)
-    common = min(len(first), len(second))
-    return first[:common] == second[:common]
+Place = tuple[str, ...]
+"""From the store down to the directory, step by step."""
 
 
-def _steps(location: str) -> tuple[str, ...]:
-    """From the store down to the directory. Local links are followed: two names of one directory are one place."""
+def place_of(location: str) -> Place:
+    """Local links are followed: two names of one directory are one place."""
     uri = urlsplit(location) if "://" in location else None
     if uri is None or uri.scheme == "file":
         path = os.path.realpath(location if uri is None else unquote(uri.path))
-        return ("file", "", *(part for part in path.split("/") if part))
-    return (
-        uri.scheme,
-        uri.netloc,
-        *(part for part in posixpath.normpath(uri.path).split("/") if part not in ("", ".")),
-    )
+        return ("file", "", *_steps(path))
+    return (uri.scheme, uri.netloc, *_steps(posixpath.normpath(uri.path)))
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in path.split("/") if step not in ("", ".")]
+
+
+def overlap(one: Place, other: Place) -> bool:
+    """Whether they are the same place, or one lies inside the other."""
+    common = min(len(one), len(other))
+    return one[:common] == other[:common]
