@@ -20,7 +20,7 @@ from floodmark.contracts.topics import ANNOUNCEMENTS
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.ports import Clock
 from floodmark.core.segments import Segment
-from floodmark.core.tables import TableDefinition
+from floodmark.core.tables import RETENTION, TableDefinition
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.lake import Lake, LakeFile
 
@@ -88,10 +88,13 @@ class Scanner:
             return 0
         lake = Lake(definition.location)
         by_path = {s.path: s for s in snapshot.by_name.values()}
+        # Read between the registry and the files: what left the registry before is on it, or its file is gone already.
+        condemned = self.ledger.retention.condemned_paths(table) if RETENTION in definition.properties else set()
         files = {f.path: f for f in lake.files(definition.properties.get("glob", "*.parquet"))}
         before, seen = self._seen.get(table, {}), _Sightings()
         self._seen[table] = seen  # what is neither there nor registered is forgotten
-        news = [n for f in files.values() if (n := self._file_news(lake, definition, by_path.get(f.path), f, before))]
+        wanted = [f for f in files.values() if f.path not in condemned]
+        news = [n for f in wanted if (n := self._file_news(lake, definition, by_path.get(f.path), f, before))]
         missing = [s for path, s in by_path.items() if path not in files]
         if missing and not files:  # rather a disk that is not mounted than a table that was emptied
             raise Unavailable(f"none of the {len(missing)} registered files is in {lake.location}; none is deleted")

@@ -74,6 +74,7 @@ def build(settings: WorkerSettings, runtime: Runtime, reached: Callable[[str], N
         settings.kafka,
         connection=connection,
         topic=TASKS,
+        decode=wiring.decode_record,
         sink=intake,
         publisher=publisher,
         limits=PumpLimits(in_flight_max=own.tasks_in_flight_max, busy_poll_ms=5),

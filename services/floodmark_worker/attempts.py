@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from floodmark.bus.pump import Delivery
+from floodmark.bus.delivery import Delivery
 from floodmark.contracts.envelope import Envelope
 from floodmark.contracts.messages import BuildBucket
 from floodmark.core.buckets import DataFile

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from floodmark.bus.pump import Delivery
+from floodmark.bus.delivery import Delivery
 from floodmark.contracts.envelope import Envelope
 from floodmark.core import tasks
 from floodmark.core.dispatch import Policy

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from floodmark.bus.pump import Delivery
+from floodmark.bus.delivery import Delivery
 from floodmark.contracts.envelope import Envelope
 from floodmark.contracts.messages import BuildBucket
 from floodmark.core.ports import Clock, Executor

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from floodmark.bus.delivery import Assignment, Delivery
 from floodmark.bus.ports import Outgoing, Partition, Record
-from floodmark.bus.pump import Assignment, Delivery
 from floodmark.contracts.envelope import Envelope, decode, originate
 from floodmark.contracts.messages import BucketBuilt, BuildBucket, SourceFingerprint
 from floodmark.contracts.topics import RESULTS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.catalog.definitions import TableRequest, ViewRequest, create_table, create_view
+from floodmark.catalog.definitions import TableRequest, ViewRequest, create_table, create_view, retention_ms
 from floodmark.catalog.documents import fields_of, table_request, view_request
 from floodmark.catalog.durations import format_duration, parse_duration_ms
 from floodmark.catalog.status import view_standing
@@ -52,6 +52,7 @@ def test_defining_the_same_table_again_changes_nothing(ledger: Ledger, tmp_path:
         ({"properties": {"scan": "maybe"}}, "property: table 'rides' has no property scan = 'maybe'"),
         ({"properties": {"colour": "red"}}, "property: table 'rides' has no property colour = 'red'; there are glob"),
         ({"columns": (("n", "int64"),)}, "no-time-column: table 'rides' has no column 'event_time'"),
+        ({"properties": {"retention": "month"}}, "duration: retention of table 'rides' 'month' must be a whole number"),
         ({"slice_span": "1w"}, "duration: slice span '1w' must be a whole number and one of ms, s, m, h, d"),
     ],
 )
@@ -81,13 +82,76 @@ def test_a_view_that_cannot_be_is_refused_with_the_rule(ledger: Ledger, changed:
     assert list(ledger.views.names()) == []
 
 
+TABLE = TableRequest("rides", "/lake/rides", "event_time")
+KEPT = replace(TABLE, properties={"retention": "30d"})
+
+
+@pytest.mark.parametrize("location", ["/lake/rides", "/lake/rides/views", "/lake", "file:///lake/rides/"])
+def test_a_view_does_not_share_the_files_of_a_table(ledger: Ledger, location: str) -> None:
+    """INV-11: a janitor that looks after the one would see the files of the other."""
+    create_table(ledger, TABLE)
+    with pytest.raises(
+        InvalidInput, match=r"^location-overlap: view 'hourly' at .* would share files with table 'rides'"
+    ):
+        create_view(ledger, replace(VIEW, location=location))
+    assert ledger.views.names() == []
+
+
+@pytest.mark.parametrize("location", ["/lake/views/hourly", "/lake/views/hourly/x", "/lake/views"])
+def test_nothing_shares_the_files_of_a_view(ledger: Ledger, location: str) -> None:
+    create_table(ledger, TABLE)
+    create_view(ledger, VIEW)
+    with pytest.raises(
+        InvalidInput, match=r"^location-overlap: view 'daily' at .* would share files with view 'hourly'"
+    ):
+        create_view(ledger, replace(VIEW, name="daily", location=location))
+    with pytest.raises(
+        InvalidInput, match=r"^location-overlap: table 'trips' at .* would share files with view 'hourly'"
+    ):
+        create_table(ledger, replace(TABLE, name="trips", location=location))
+    assert (ledger.views.names(), ledger.registry.tables()) == (["hourly"], ["rides"])
+
+
+@pytest.mark.parametrize(("one", "other"), [(KEPT, TABLE), (TABLE, KEPT)])
+def test_a_table_whose_files_are_deleted_shares_them_with_none(
+    ledger: Ledger, one: TableRequest, other: TableRequest
+) -> None:
+    create_table(ledger, one)
+    with pytest.raises(
+        InvalidInput, match=r"^location-overlap: table 'trips' at .* would share files with table 'rides'"
+    ):
+        create_table(ledger, replace(other, name="trips", location="/lake/rides/trips"))
+
+
+def test_two_tables_that_keep_everything_may_read_the_same_directory(ledger: Ledger) -> None:
+    create_table(ledger, TABLE)
+    create_table(ledger, replace(TABLE, name="trips"))
+    assert ledger.registry.tables() == ["rides", "trips"]
+
+
+def test_a_retention_is_a_flag_a_key_and_a_property(ledger: Ledger) -> None:
+    fields = fields_of(
+        '[table]\nname = "rides"\nlocation = "/lake/rides"\ntime_column = "event_time"\nretention = "30d"\n',
+        section="table",
+        what="rides.toml",
+    )
+    header = create_table(ledger, table_request(fields))
+    assert retention_ms(header.definition) == 30 * 24 * HOUR_MS
+    assert create_table(ledger, KEPT) == header
+    assert retention_ms(create_table(ledger, replace(TABLE, name="trips", location="/lake/trips")).definition) is None
+
+
 def test_coverage_begins_with_the_data_or_as_told() -> None:
     kit = Kit(MemoryStore())
     create_table(kit.ledger, TableRequest("rides", "/lake/rides", "event_time"))
     assert create_view(kit.ledger, VIEW).coverage_start_ms is None
     kit.put(segment("a", 5.5, 7))
-    assert create_view(kit.ledger, replace(VIEW, name="second")).coverage_start_ms == 5 * HOUR_MS
-    told = create_view(kit.ledger, replace(VIEW, name="third", coverage_start_ms=2 * HOUR_MS))
+    assert (
+        create_view(kit.ledger, replace(VIEW, name="second", location="/lake/views/second")).coverage_start_ms
+        == 5 * HOUR_MS
+    )
+    third = replace(VIEW, name="third", location="/lake/views/third", coverage_start_ms=2 * HOUR_MS)
+    told = create_view(kit.ledger, third)
     assert told.coverage_start_ms == 2 * HOUR_MS
 
 

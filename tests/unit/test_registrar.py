@@ -14,7 +14,7 @@ from floodmark.core.tables import TableDefinition
 from floodmark.ledger.store import Store
 from floodmark_ingester.outbox import Outbox
 from floodmark_ingester.registrar import Registrar, Request, Trouble
-from tests.support.ledger_kit import Kit
+from tests.support.ledger_kit import HOUR_MS, Kit
 from tests.support.memory_store import MemoryStore, Watched
 from tests.support.pipeline import write_parquet
 
@@ -35,11 +35,11 @@ class KeepingPublisher:
 class Desk:
     """A registrar with its table, and short words for what is asked of it."""
 
-    def __init__(self, location: Path, store: Store | None = None, seed: int = 1) -> None:
+    def __init__(self, location: Path, store: Store | None = None, seed: int = 1, **properties: str) -> None:
         self.location = location
         self.kit = Kit(store or MemoryStore(), seed=seed)
         self.ledger = self.kit.ledger
-        self.ledger.registry.create_table(TableDefinition("rides", str(location), "event_time"))
+        self.ledger.registry.create_table(TableDefinition("rides", str(location), "event_time", properties=properties))
         self.publisher = KeepingPublisher()
         self.outbox = Outbox(self.ledger, self.publisher)
         self.registrar = Registrar(self.ledger, ThreadPoolExecutor(2), self.outbox.publish)
@@ -246,3 +246,15 @@ def test_a_registry_that_cannot_be_reached_means_try_again(desk: Desk, monkeypat
     monkeypatch.setattr(desk.ledger.registry, "header", away)
     (trouble,) = desk.ask(add("a"))
     assert isinstance(trouble, Unavailable)
+
+
+def test_a_condemned_file_is_refused_alone(tmp_path: Path) -> None:
+    """Its announcement may have been on the way when its table's retention took it away."""
+    desk = Desk(tmp_path, retention="1h")
+    desk.write("a", "b", "c")
+    assert desk.ask(add("a")) == [None]
+    assert desk.ledger.retention.retire("rides", before_ms=3 * HOUR_MS, batch_max=10) is not None
+    fine, refused, also_fine = desk.ask(add("b"), add("a"), add("c"))
+    assert (fine, also_fine) == (None, None)
+    assert str(refused) == "condemned: a is past the retention of table 'rides' and about to be deleted"
+    assert desk.names == {"b": "b", "c": "c"}

@@ -18,7 +18,7 @@ from floodmark_ingester.announcements import request_of
 from floodmark_ingester.registrar import Registrar
 from floodmark_ingester.scanner import AGAIN_FIRST_MS, Scanner
 from tests.support.bus_doubles import FrozenClock
-from tests.support.ledger_kit import Kit
+from tests.support.ledger_kit import HOUR_MS, Kit
 from tests.support.memory_store import MemoryStore
 from tests.support.pipeline import write_parquet
 
@@ -175,3 +175,18 @@ def test_what_is_no_longer_there_is_not_remembered(watch: Watch) -> None:
         watch.register()
     watch.scan()
     assert watch.scanner._seen == {"rides": {}}
+
+
+def test_a_condemned_file_is_no_news_until_it_is_spared(tmp_path: Path) -> None:
+    """Retention and scanner do not fight over it."""
+    watch = Watch(tmp_path, retention="1h")
+    write_parquet(watch.location / "a.parquet", 1, 2)
+    write_parquet(watch.location / "b.parquet", 1, 2)
+    watch.scan()
+    watch.register()
+    assert watch.ledger.retention.retire("rides", before_ms=3 * HOUR_MS, batch_max=10) is not None
+    watch.clock.sleep_ms(10 * AGAIN_FIRST_MS)
+    assert watch.scan() == []
+    (found,) = watch.ledger.retention.condemned("rides")
+    watch.ledger.retention.spare(found, [f for f in found.files if f.path == "a.parquet"])
+    assert watch.scan() == [("add", "a.parquet")]

@@ -2,20 +2,23 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from floodmark.catalog.durations import parse_duration_ms
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.names import checked_name
-from floodmark.core.tables import CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader
+from floodmark.core.tables import RETENTION, CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.inspection import schema_of
 from floodmark.parquet.lake import Lake
+from floodmark.parquet.locations import Place, overlap, place_of
 from floodmark.sql.definition import analyze, canonical
 
-TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None}
+TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None, RETENTION: None}
 BUCKET_MAX_MS = 366 * 86_400_000
+Definition = TableDefinition | ViewDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ def create_table(ledger: Ledger, request: TableRequest) -> TableHeader:
         columns=columns,
         properties=dict(request.properties),
     )
+    retention_ms(definition)
+    _check_apart(ledger, definition)
     return ledger.registry.create_table(definition)
 
 
@@ -72,6 +77,7 @@ def create_view(ledger: Ledger, request: ViewRequest) -> ViewHeader:
     """Create a view. Its coverage begins with the table's data, or with what comes first, unless it is told."""
     table = ledger.registry.header(checked_name(request.table, what="table"))
     definition = view_definition(request, table.definition)
+    _check_apart(ledger, definition)
     start_ms = request.coverage_start_ms if request.coverage_start_ms is not None else table.min_start_ms
     return ledger.views.create(definition, coverage_start_ms=start_ms)
 
@@ -108,6 +114,64 @@ def _check_location(location: str, *, of: str) -> None:
     """Services run in other directories and on other machines: a relative path would mean something else to each."""
     if not location.startswith("/") and "://" not in location:
         raise InvalidInput("location", f"{of} has location {location!r}, it must be an absolute path or a URI")
+
+
+def _check_apart(ledger: Ledger, definition: Definition) -> None:
+    what = "table" if isinstance(definition, TableDefinition) else "view"
+    if neighbour := sharing(Located.of(definition), everything_located(ledger)):
+        other = "table" if isinstance(neighbour, TableDefinition) else "view"
+        raise InvalidInput(
+            "location-overlap",
+            f"{what} {definition.name!r} at {definition.location} would share files with {other} {neighbour.name!r} "
+            f"at {neighbour.location}, and the files of one could be deleted as garbage of the other",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A table or a view, and the place its files lie in."""
+
+    definition: Definition
+    place: Place
+
+    @classmethod
+    def of(cls, definition: Definition) -> "Located":
+        return cls(definition, place_of(definition.location))
+
+    @property
+    def loses_files(self) -> bool:
+        return isinstance(self.definition, ViewDefinition) or RETENTION in self.definition.properties
+
+
+def everything_located(ledger: Ledger) -> list[Located]:
+    """Every table and view there is. One that cannot be read hides nobody else."""
+    found: list[Located] = []
+    for name in ledger.registry.tables():
+        with suppress(InvalidInput):
+            found.append(Located.of(ledger.registry.definition(name)))
+    for name in ledger.views.names():
+        with suppress(InvalidInput):
+            found.append(Located.of(ledger.views.header(name).definition))
+    return found
+
+
+def sharing(one: Located, others: Iterable[Located]) -> Definition | None:
+    """Another table or view whose files lie in the same place, where one of the two may have its files deleted.
+
+    Only views and tables with a retention ever lose files; two tables without may well read the same directory.
+    """
+    for other in others:
+        theirs = other.definition
+        same = type(theirs) is type(one.definition) and theirs.name == one.definition.name
+        if not same and (one.loses_files or other.loses_files) and overlap(one.place, other.place):
+            return theirs
+    return None
+
+
+def retention_ms(definition: TableDefinition) -> int | None:
+    """How long the data of a table is kept; None for ever."""
+    kept = definition.properties.get(RETENTION)
+    return None if kept is None else parse_duration_ms(kept, what=f"retention of table {definition.name!r}")
 
 
 def definition_hash(table: str, select: str, bucket_ms: int) -> str:

@@ -7,7 +7,8 @@ time_column = "event_time"               bucket = "1h"
 scan = true                              select = "SELECT count(*) AS n FROM rides"
 glob = "*.parquet"                       location = "/lake/views/rides_hourly"
 slice_span = "1d"                        coverage = "extend"
-[table.columns]                          coverage_start = 2014-01-01T00:00:00Z
+retention = "30d"                        coverage_start = 2014-01-01T00:00:00Z
+[table.columns]
 event_time = "timestamp[ms, tz=UTC]"
 """
 
@@ -22,7 +23,7 @@ from floodmark.core.errors import InvalidInput
 
 Fields = Mapping[str, Any]
 
-_TABLE_KEYS = ("name", "location", "time_column", "slice_span", "scan", "glob", "columns")
+_TABLE_KEYS = ("name", "location", "time_column", "slice_span", "scan", "glob", "retention", "columns")
 _VIEW_KEYS = ("name", "table", "bucket", "select", "location", "coverage", "coverage_start")
 
 
@@ -43,8 +44,7 @@ def table_request(fields: Fields) -> TableRequest:
     properties = {}
     if "scan" in fields:
         properties["scan"] = "true" if _typed(fields, "scan", bool) else "false"
-    if "glob" in fields:
-        properties["glob"] = _typed(fields, "glob", str)
+    properties |= {key: _typed(fields, key, str) for key in ("glob", "retention") if key in fields}
     columns = _typed(fields, "columns", dict) if "columns" in fields else {}
     return TableRequest(
         name=_typed(fields, "name", str),

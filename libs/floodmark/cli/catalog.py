@@ -40,12 +40,16 @@ def create_table_command(
         bool | None, typer.Option("--scan/--no-scan", help="Look for files by itself. Default: yes.")
     ] = None,
     glob: Annotated[str | None, typer.Option(help="Which file names are scanned. Default: *.parquet")] = None,
+    retention: Annotated[
+        str | None, typer.Option(help="Delete data older than this, such as 30d. Default: never.")
+    ] = None,
     file: File = None,
     zookeeper: Hosts = None,
     directory: Directory = None,
 ) -> None:
     """Define a table. Its columns are those of the first file that is there, unless the definition file has them."""
     given = {"name": name, "location": location, "time_column": time_column, "scan": scan, "glob": glob}
+    given |= {"retention": retention}
     with refusals_told():
         request = table_request(_fields(file, "table", given))
         with opened_ledger(zookeeper, directory, for_writing=True) as ledger:

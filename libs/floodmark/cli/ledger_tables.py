@@ -69,6 +69,8 @@ def _table(document: Document) -> Iterable[RenderableType]:
         for h in document["holds"]
     ]
     yield from _listed("holds", ("reader", "version", "taken", "expires", ""), holds)
+    condemned = [(c["version"], utc(c["condemned_at_ms"]), len(c["files"])) for c in document["condemned"]]
+    yield from _listed("condemned, to be deleted when no hold sees them", ("version", "since", "files"), condemned)
 
 
 def _slice_name(key: str) -> str:

@@ -2,14 +2,24 @@
 
 import typer
 
-from floodmark.cli import catalog, demo, files, ledger, stack
+from floodmark.cli import catalog, demo, files, janitor, ledger, stack
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     help="Materialized views that are never stale to the reader.",
 )
-for command in (demo.demo, stack.up, stack.down, stack.status, stack.fetch, catalog.retry, files.files):
+_COMMANDS = (
+    demo.demo,
+    stack.up,
+    stack.down,
+    stack.status,
+    stack.fetch,
+    files.files,
+    catalog.retry,
+    janitor.janitor,
+)
+for command in _COMMANDS:
     app.command()(command)
 app.add_typer(catalog.tables, name="table")
 app.add_typer(catalog.views, name="view")

@@ -10,6 +10,8 @@ from floodmark.core.names import checked_name
 from floodmark.core.segments import SliceGrid
 
 DAY_MS = 24 * 60 * 60 * 1000
+RETENTION = "retention"
+"""The property of a table that says how long its data is kept. Without it nothing of it is ever deleted."""
 RECENT_CHANGES_MAX = 64
 """How many registry changes a header remembers, so that a cache that is a little behind reads only what moved."""
 RECENT_KEYS_MAX = 4_000

@@ -58,6 +58,7 @@ def table_document(ledger: Ledger, table: str, *, now_ms: int) -> Document:
         ],
         "outbox": [_event(event) for event in ledger.registry.outbox(table)],
         "holds": [{**asdict(hold), "live": hold.expires_at_ms > now_ms} for hold in ledger.holds.all(table)],
+        "condemned": [asdict(found) for found in ledger.retention.condemned(table)],
     }
 
 

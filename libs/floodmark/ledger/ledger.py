@@ -10,6 +10,7 @@ from floodmark.ledger.dispatch import Dispatch
 from floodmark.ledger.engine import Budgets, Engine, Outcome
 from floodmark.ledger.holds import Holds
 from floodmark.ledger.registry import Registry
+from floodmark.ledger.retention import Retention
 from floodmark.ledger.session import Session
 from floodmark.ledger.store import Store
 from floodmark.ledger.views import Views
@@ -23,6 +24,7 @@ class Ledger:
     views: Views
     holds: Holds
     dispatch: Dispatch
+    retention: Retention
 
 
 def ledger_on(
@@ -43,6 +45,7 @@ def ledger_on(
         views=Views(engine, budgets, registry),
         holds=Holds(engine, budgets, registry),
         dispatch=Dispatch(engine, budgets),
+        retention=Retention(engine, budgets, registry),
     )
 
 

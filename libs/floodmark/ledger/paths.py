@@ -36,6 +36,14 @@ def holds(name: str) -> str:
     return f"{table(name)}/holds"
 
 
+def condemned(name: str) -> str:
+    return f"{table(name)}/condemned"
+
+
+def condemned_at(name: str, version: int) -> str:
+    return f"{condemned(name)}/{version:020d}"
+
+
 @lru_cache
 def view(name: str) -> str:
     return f"{VIEWS}/{checked_name(name, what='view')}"

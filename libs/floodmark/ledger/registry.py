@@ -22,13 +22,15 @@ from floodmark.core.registry import (
     Contents,
     Event,
     Plan,
+    Remove,
     plan,
     rewritten_header,
 )
 from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
-from floodmark.core.tables import TableDefinition, TableHeader
+from floodmark.core.tables import RETENTION, TableDefinition, TableHeader
 from floodmark.core.transitions import Source
 from floodmark.ledger import codec, paths
+from floodmark.ledger.condemned import refuse_condemned
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
 from floodmark.ledger.store import Committed, Conflicted, Create, Delete, Node, Op, Set
 
@@ -155,7 +157,16 @@ class Registry:
             raise planned
         if not planned.changes:
             return Done(Registered(snapshot.header.version, (), None))
+        if RETENTION in snapshot.header.definition.properties:
+            refuse_condemned(self._store, table, chunk.commands)
         return self._write(table, snapshot, planned, chunk)
+
+    def removal(self, table: str, snapshot: Snapshot, names: Iterable[str], *, trace_id: str) -> Write[Registered]:
+        """What forgetting these segments writes, for an operation that has more to put into the same multi."""
+        chunk = _Chunk([Remove(name, trace_id) for name in names], trace_id, trusting=False)
+        return self._write(
+            table, snapshot, plan(snapshot.header.definition.grid, snapshot.contents, chunk.commands), chunk
+        )
 
     def _write(self, table: str, snapshot: Snapshot, planned: Plan, chunk: "_Chunk") -> Write[Registered]:
         contents = planned.applied_to(snapshot.contents)

@@ -23,6 +23,7 @@ SERVICES: tuple[Service, ...] = (
     Service("consistency", "floodmark_consistency"),
     Service("scheduler", "floodmark_scheduler"),
     Service("worker", "floodmark_worker"),
+    Service("janitor", "floodmark_janitor"),
 )
 
 

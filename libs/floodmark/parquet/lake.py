@@ -4,7 +4,7 @@ import errno
 import os
 import posixpath
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -26,6 +26,8 @@ class LakeFile:
     path: str
     bytes: int
     stamp: str
+    modified_at_ms: int | None
+    """None where the store does not tell."""
 
 
 class Lake:
@@ -78,6 +80,11 @@ class Lake:
             if info.type is FileType.File and not hidden and fnmatchcase(posixpath.basename(path), glob):
                 yield _lake_file(info)
 
+    def is_there(self) -> bool:
+        """Whether there is anything at this location. An object store has no empty directories."""
+        with self.reading("the directory"):
+            return bool(self._files.get_file_info("").type is FileType.Directory)
+
     def file(self, path: str) -> LakeFile | None:
         """One file as it is now; None when there is none."""
         with self.reading(path):
@@ -105,6 +112,24 @@ class Lake:
             return self._files.open_output_stream(relative)
         except OSError as error:
             raise Unavailable(f"{path} in {self.location} cannot be written: {error}") from error
+
+    def delete(self, path: str) -> bool:
+        """Delete one file; False when there is none."""
+        inside = self._inside(path)
+        try:
+            self._files.delete_file(inside)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Unavailable(f"{path} in {self.location} cannot be deleted: {error}") from error
+        return True
+
+    def prune(self, directory: str) -> None:
+        """Remove a directory below the location if it is empty. Object stores have none."""
+        inside = self._inside(directory)
+        if self._local_base is not None:
+            with suppress(OSError):  # something is in it, or somebody else was quicker
+                os.rmdir(f"{self._local_base}/{inside}")  # noqa: PTH106 - a location is text, not a local path
 
     @contextmanager
     def reading(self, path: str) -> Iterator[None]:
@@ -137,4 +162,5 @@ def _path_of(info: FileInfo) -> str:
 
 
 def _lake_file(info: FileInfo) -> LakeFile:
-    return LakeFile(info.path, info.size or 0, f"{info.size}:{info.mtime_ns}")
+    modified_at_ms = None if info.mtime_ns is None else info.mtime_ns // 1_000_000
+    return LakeFile(info.path, info.size or 0, f"{info.size}:{info.mtime_ns}", modified_at_ms)
