@@ -148,3 +148,14 @@ def test_a_dropped_view_is_gone(cli: Cli, kit: Kit) -> None:
     kit.set_up()
     assert done(cli("view", "drop", "rides_hourly")) == "view rides_hourly is dropped\n"
     assert done(cli("view", "list")) == "no view is defined\n"
+
+
+def test_a_retention_is_defined_and_an_overlap_refused_by_its_rule(cli: Cli, kit: Kit) -> None:
+    table = ("--time-column", "event_time")
+    done(cli("table", "create", "rides", "--location", "lake", *table, "--retention", "30d"))
+    assert kit.ledger.registry.header("rides").definition.properties == {"retention": "30d"}
+    view = ("--table", "rides", "--bucket", "1h", "--select", SELECT)
+    refused = cli("view", "create", "hourly", *view, "--location", "lake/views")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("error: location-overlap: view 'hourly' at ")
+    assert cli("table", "create", "bad", "--location", "bad", *table, "--retention", "soon").exit_code == 1
