@@ -48,7 +48,7 @@ bench: setup ## measure (SUITE=name for one suite); writes build/bench and docs/
 	@$(BIN)/python -m tests.bench $(SUITE) $(ARGS)
 
 lock: $(STAMP) ## resolve requirements/*.txt again from pyproject.toml
-	@for row in "dev:--extra dev" "spark:--extra spark -c requirements/dev.txt" "runtime:-c requirements/dev.txt"; do \
+	@for row in "dev:--extra dev" "spark:--extra spark -c requirements/dev.txt" "runtime:--extra lake -c requirements/dev.txt"; do \
 	  $(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 --universal $${row#*:} \
 	    --generate-hashes --no-header --no-annotate --output-file requirements/$${row%%:*}.txt || exit 1; done
 
