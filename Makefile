@@ -16,7 +16,7 @@ help: ## list the targets
 setup: $(STAMP) ## install everything into .venv and fetch Kafka (quick when nothing changed)
 	@$(BIN)/floodmark fetch
 
-demo: setup ## start the stack, follow a file from the lake to a task, stop again
+demo: setup ## start the stack, take a table of 3.5 million rides through its life, check every row, stop again
 	@$(BIN)/floodmark demo
 
 up: setup ## start ZooKeeper, Kafka and every service on loopback (DIR=.floodmark); Ctrl-C stops them

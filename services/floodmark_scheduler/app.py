@@ -49,13 +49,7 @@ def build(settings: SchedulerSettings, runtime: Runtime) -> Service:
         clock=runtime.clock,
         instance=runtime.instance,
         alive=lambda service: alive(store, service),
-        policy=Policy(
-            tries_max=own.tries_max,
-            backoff_first_ms=own.backoff_first_ms,
-            backoff_cap_ms=own.backoff_cap_ms,
-            unclaimed_max_ms=own.unclaimed_max_ms,
-            deaths_max=own.deaths_max,
-        ),
+        policy=Policy(unclaimed_max_ms=own.unclaimed_max_ms, deaths_max=own.deaths_max),
         lanes=LanePlan(
             quotas={Lane.LIVE: own.live_quota, Lane.REPAIR: own.repair_quota, Lane.BACKFILL: own.backfill_quota},
             live_buckets=own.live_buckets,

@@ -11,13 +11,10 @@ class SchedulerSection(Section):
     live_buckets: int = Field(default=4, ge=1, le=10_000, description="so many buckets at the end of the data are live")
     live_quota: int = Field(default=64, ge=1, le=100_000, description="tasks out at once in the live lane")
     repair_quota: int = Field(default=128, ge=1, le=100_000)
-    backfill_quota: int = Field(default=128, ge=1, le=100_000)
-    tries_max: int = Field(default=5, ge=1, le=1_000, description="then a bucket is quarantined")
+    backfill_quota: int = Field(default=512, ge=1, le=100_000)
     deaths_max: int = Field(
         default=10, ge=1, le=1_000, description="workers that die of a task before it is quarantined"
     )
-    backoff_first_ms: DurationMs = 1_000
-    backoff_cap_ms: DurationMs = 300_000
     unclaimed_max_ms: DurationMs = Field(default=60_000, description="give a task out again when nobody took it")
     stalled_after_ms: DurationMs = Field(default=60_000, description="input moves and the watermark does not")
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.eventually import eventually
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 DEMO = [str(Path(sys.executable).with_name("floodmark")), "demo"]
+STEPS = 5
 
 
 def processes_naming(text: str) -> list[int]:
@@ -21,17 +22,17 @@ def processes_naming(text: str) -> list[int]:
     return [info["pid"] for info in living if any(text in part for part in info["cmdline"] or ())]
 
 
-def test_the_demo_shows_files_becoming_tasks_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_takes_a_table_through_its_life_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Exit code 0 means that every check held; its temporary directory and its processes are gone."""
-    environ = {**os.environ, "TMPDIR": str(tmp_path)}
-    answer = subprocess.run(DEMO, env=environ, capture_output=True, text=True, timeout=150, check=False)
+    environ = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "200"}
+    small = [*DEMO, "--rows", "300"]
+    answer = subprocess.run(small, env=environ, capture_output=True, text=True, timeout=800, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert answer.stdout.count("✓") == 9
-    assert "9 of 9 checks held" in answer.stdout
-    assert "APPEND 2025-07-01T02:00Z" in answer.stdout
-    assert "exactly that bucket is STALE: 2025-07-01T01:00Z" in answer.stdout
-    assert "OVERWRITE 2025-07-01T01:00Z" in answer.stdout
-    assert "got 'explode'" in answer.stdout
+    assert f"{STEPS} of {STEPS} steps held" in answer.stdout
+    assert "✗" not in answer.stdout
+    assert answer.stdout.count("equal a fresh computation") == 2 * STEPS
+    assert "_hourly 2025-07-02T10:00Z STALE: late.parquet (event " in answer.stdout
+    assert "_daily 2025-07-01T00:00Z STALE" in answer.stdout
     assert not list(tmp_path.iterdir())
     assert not processes_naming(str(tmp_path))
 

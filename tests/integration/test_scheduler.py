@@ -36,7 +36,6 @@ SESSION_TIMEOUT_S, TICK_S, BUSY_S = 2.0, 1.0, 5.0
 BACKOFF_MS = 300
 WORKERS_POLICY = Policy(tries_max=2, backoff_first_ms=BACKOFF_MS, backoff_cap_ms=BACKOFF_MS)
 SETTINGS = {
-    "FLOODMARK_SCHEDULER__TRIES_MAX": str(WORKERS_POLICY.tries_max),
     "FLOODMARK_SCHEDULER__DEATHS_MAX": "3",
     "FLOODMARK_SCHEDULER__UNCLAIMED_MAX_MS": "600000",  # however slow a test is, what comes twice comes for its reason
     "FLOODMARK_SCHEDULER__LIVE_QUOTA": "8",
