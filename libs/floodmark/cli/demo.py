@@ -162,7 +162,8 @@ class Tour:
         self._lake.mkdir(parents=True)
         create_table(ledger, TableRequest(self._table, str(self._lake), "event_time"))
         select = f"SELECT count(*) AS n FROM {self._table}"  # noqa: S608 - the name is our own
-        create_view(ledger, ViewRequest(self._view, self._table, "1h", select, f"{self._lake}/_views"))
+        location = str(self._lake.parent / "views" / self._view)
+        create_view(ledger, ViewRequest(self._view, self._table, "1h", select, location))
         name = "first.parquet"
         self._write(name, FIRST_HOUR_MS, hours=3)
         yield self._show("the scanner found it, the ingester registered it", self._registered(ledger, name))
