@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from floodmark.contracts.envelope import decode
 from floodmark.contracts.messages import BuildBucket, Message, SegmentsChanged
@@ -29,6 +29,7 @@ from floodmark.local.kafka import KafkaServer
 from floodmark.local.zookeeper import ZooKeeperServer
 from floodmark.service.stop import ExitCode
 from tests.support.eventually import eventually
+from tests.support.kafka_tools import ends
 from tests.support.lab import Lab
 from tests.support.ledger_kit import HOUR_MS, segment
 from tests.support.pipeline import Pipeline, pipeline_on, write_parquet
@@ -73,8 +74,8 @@ class Reader:
         """What is there and was not read before: partition, offset, message."""
         found = []
         for place in self._places:
-            end = eventually(lambda place=place: self._end(place), what=f"the end of {place}")  # type: ignore[misc]
-            while place.offset < end.offset:
+            end = ends(self._consumer, place)[1]
+            while place.offset < end:
                 record = self._consumer.poll(PATIENCE_S)
                 assert record is not None, f"{self.topic.name} has records that do not come"
                 assert record.error() is None, record.error()
@@ -85,14 +86,6 @@ class Reader:
                 found.append((number, offset, message))
                 self._places[number].offset = offset + 1
         return found
-
-    def _end(self, place: TopicPartition) -> TopicPartition | None:
-        """Where this partition ends; None while a new topic has no leader yet."""
-        try:
-            end = self._consumer.get_watermark_offsets(place, timeout=10)[1]
-        except KafkaException:
-            return None
-        return TopicPartition(place.topic, place.partition, end)
 
     def close(self) -> None:
         self._consumer.close()
@@ -241,8 +234,8 @@ class World:
                 assert self._registered(table) == there, f"{table} is not registered as it is"
                 assert not outbox(table), f"{table} has events in its outbox"
             for consumer, topic in (("ingester", ANNOUNCEMENTS), ("consistency", SEGMENTS)):
-                positions, ends = lab.positions(consumer, topic), lab.ends(topic)
-                assert positions == ends, f"the {consumer} is at {positions} of {ends}"
+                at, end = lab.positions(consumer, topic), lab.ends(topic)
+                assert at == end, f"the {consumer} is at {at} of {end}"
             return True
 
         self.wait(heard, "everything heard")

@@ -39,8 +39,7 @@ def read_all(kafka: KafkaServer, topic: str, *, partitions: int = 1) -> list[tup
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": uuid.uuid4().hex, "fetch.wait.max.ms": 10})
     found = []
     for number in range(partitions):
-        place = TopicPartition(topic, number)
-        low, high = eventually(lambda place=place: _ends(consumer, place), what=f"the ends of {topic}/{number}")  # type: ignore[misc]
+        low, high = ends(consumer, TopicPartition(topic, number))
         consumer.assign([TopicPartition(topic, number, low)])
         for _ in range(high - low):
             message = consumer.poll(30)
@@ -51,9 +50,13 @@ def read_all(kafka: KafkaServer, topic: str, *, partitions: int = 1) -> list[tup
     return found
 
 
-def _ends(consumer: Consumer, place: TopicPartition) -> tuple[int, int] | None:
-    """The first offset and the one after the last; None while a new topic has no leader yet."""
-    try:
-        return consumer.get_watermark_offsets(place, timeout=30)
-    except KafkaException:
-        return None
+def ends(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """The first offset of a partition and the one after the last. A new topic has no leader for a moment."""
+
+    def known() -> tuple[int, int] | None:
+        try:
+            return consumer.get_watermark_offsets(place, timeout=30)
+        except KafkaException:
+            return None
+
+    return eventually(known, what=f"the ends of {place.topic}/{place.partition}")

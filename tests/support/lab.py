@@ -18,7 +18,7 @@ from floodmark.core.transitions import Build, Changed, Mode
 from floodmark.ledger.registry import WindowSource
 from floodmark_ingester.outbox import Outbox
 from tests.support.eventually import eventually
-from tests.support.kafka_tools import committed
+from tests.support.kafka_tools import committed, ends
 from tests.support.ledger_kit import HOUR_MS, segment
 from tests.support.pipeline import Pipeline
 
@@ -93,12 +93,9 @@ class Lab:
         """Where each partition that has records ends."""
         consumer = Consumer({"bootstrap.servers": self.pipeline.kafka.bootstrap, "group.id": uuid.uuid4().hex})
         name = f"{self.pipeline.namespace}.{topic.name}"
-        ends = {
-            number: consumer.get_watermark_offsets(TopicPartition(name, number), timeout=30)[1]
-            for number in range(topic.partitions)
-        }
+        found = {number: ends(consumer, TopicPartition(name, number))[1] for number in range(topic.partitions)}
         consumer.close()
-        return {number: end for number, end in ends.items() if end}
+        return {number: end for number, end in found.items() if end}
 
     def await_caught_up(self, *, within_s: float = 60) -> None:
         """Wait until everything published is committed: whatever was to be marked is marked."""
