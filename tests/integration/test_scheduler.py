@@ -244,10 +244,15 @@ def test_a_bucket_that_always_fails_backs_off_and_is_quarantined_while_the_other
     floor.await_tasks(2, hour=5)
     assert len(floor.tasks(hour=0)) == 2, "it stays where it is"
     assert floor.pipeline.ledger.dispatch.release(floor.header, 0)
-    assert floor.await_tasks(3, hour=0)[-1].dispatch_try == 1
+    third = floor.await_tasks(3, hour=0)[-1]
+    assert third.dispatch_try == 1
     floor.put(segment("s0", 0, 1, crc=10))
-    floor.fail(floor.tasks(hour=0)[-1], "the source changed meanwhile")
-    assert len({t.task_id for t in floor.await_tasks(4, hour=0)}) == 2
+    fourth = floor.await_tasks(4, hour=0)[-1]
+    assert (fourth.dispatch_try, fourth.task_id == third.task_id) == (1, False), "another source, another task"
+    late = floor.pipeline.ledger.dispatch.fail(
+        floor.header, 0, task_id=third.task_id, error="late", policy=WORKERS_POLICY
+    )
+    assert not late, "its report counts no more"
 
 
 @pytest.mark.scenario("S4")
