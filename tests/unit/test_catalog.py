@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from floodmark.catalog.definitions import TableRequest, ViewRequest, create_table, create_view, retention_ms
+from floodmark.catalog.definitions import (
+    TableRequest,
+    ViewRequest,
+    create_table,
+    create_view,
+    definition_hash,
+    retention_ms,
+)
 from floodmark.catalog.documents import fields_of, table_request, view_request
 from floodmark.catalog.durations import format_duration, parse_duration_ms
 from floodmark.catalog.status import view_standing
@@ -139,6 +146,33 @@ def test_a_retention_is_a_flag_a_key_and_a_property(ledger: Ledger) -> None:
     assert retention_ms(header.definition) == 30 * 24 * HOUR_MS
     assert create_table(ledger, KEPT) == header
     assert retention_ms(create_table(ledger, replace(TABLE, name="trips", location="/lake/trips")).definition) is None
+
+
+@pytest.mark.parametrize(
+    ("select", "told"),
+    [
+        ("SELECT count(*) AS n FROM other", "wrong-table: FROM `other` must be FROM rides"),
+        ("SELECT count(*) AS n FROM rides HAVING count(*) > 1", "having: "),
+        ("SELECT sum(valu) AS n FROM rides", "unknown-column: the table has no column `valu`; did you mean value"),
+        ("SELECT date_trunc('DAY', event_time) AS d, count(*) AS n FROM rides GROUP BY d", "time-key: "),
+        ("SELECT 1;; DROP", "not-sql: "),
+    ],
+)
+def test_a_query_that_cannot_be_kept_is_refused_with_the_rule(ledger: Ledger, select: str, told: str) -> None:
+    """The table's columns, its time column and the view's bucket all count."""
+    columns = (("event_time", "timestamp[ms, tz=UTC]"), ("value", "int64"))
+    create_table(ledger, TableRequest("rides", "/lake/rides", "event_time", columns))
+    with pytest.raises(InvalidInput) as refused:
+        create_view(ledger, replace(VIEW, select=select))
+    assert str(refused.value).startswith(told)
+    assert list(ledger.views.names()) == []
+
+
+def test_the_hash_of_a_definition_does_not_depend_on_how_it_is_laid_out() -> None:
+    written = definition_hash("rides", "SELECT count(*) AS n FROM rides", 1)
+    assert written == definition_hash("rides", "select COUNT( * ) as `n` -- rows\nfrom rides", 1)
+    assert written != definition_hash("rides", "SELECT count(*) AS m FROM rides", 1)
+    assert written != definition_hash("rides", "SELECT count(*) AS n FROM rides", 2)
 
 
 def test_coverage_begins_with_the_data_or_as_told() -> None:

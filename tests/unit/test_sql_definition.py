@@ -445,6 +445,24 @@ def test_the_canonical_text_has_one_spelling() -> None:
     assert canonical(plain) == plain
 
 
+@pytest.mark.parametrize(
+    ("expression", "rendered"),
+    [
+        ("array(1, 2)[0]", "ARRAY(1, 2)[0]"),
+        ("event_time - INTERVAL 1 DAY 2 HOURS", "`event_time` - (INTERVAL '1' DAY + INTERVAL '2' HOURS)"),
+        ("-128Y", "CAST(-128 AS TINYINT)"),
+        ("timestampadd(hour, 1, event_time)", "TIMESTAMPADD(HOUR, 1, `event_time`)"),
+        ("to_timestamp(city)", "TO_TIMESTAMP(`City`)"),
+        ("dayofweek(event_time)", "DAYOFWEEK(`event_time`)"),
+        ("n - (n - 1)", "`n` - (`n` - 1)"),
+    ],
+)
+def test_what_was_written_is_what_spark_gets(expression: str, rendered: str) -> None:
+    """Left to itself, sqlglot would write some of these in other words, and some with another meaning."""
+    assert analyzed(f"SELECT {expression} AS x FROM rides").keys[0].expression == rendered
+
+
 def test_a_quote_is_doubled_or_escaped_and_stays_one() -> None:
     assert canonical("SELECT 'it''s' AS x FROM rides") == canonical("SELECT 'it\\'s' AS x FROM rides")
+    assert canonical('SELECT "a""b" AS x FROM rides') == canonical("SELECT 'a\"b' AS x FROM rides")
     assert canonical("SELECT 'it' 's' AS x FROM rides") != canonical("SELECT 'it''s' AS x FROM rides")

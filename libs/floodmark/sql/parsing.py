@@ -127,11 +127,9 @@ def _with_doubled_quotes(tokens: list[Token], text: str) -> list[Token]:
     joined: list[Token] = []
     end = -1
     for token in tokens:
-        is_next = (
-            token.token_type is TokenType.STRING and token.start == end + 1 and text[token.start] == "'" == text[end]
-        )
-        if joined and is_next and joined[-1].token_type is TokenType.STRING:
-            joined[-1].text += "'" + token.text
+        is_text = token.token_type is TokenType.STRING and bool(joined) and joined[-1].token_type is TokenType.STRING
+        if is_text and token.start == end + 1 and text[token.start] == text[end]:
+            joined[-1].text += text[end] + token.text
         else:
             joined.append(token)
         end = token.end
