@@ -16,6 +16,7 @@ from floodmark.core.transitions import Changed
 from floodmark.local.kafka import KafkaServer
 from tests.support.eventually import eventually
 from tests.support.kafka_tools import committed
+from tests.support.lab import Lab
 from tests.support.ledger_kit import HOUR_MS
 from tests.support.pipeline import write_parquet
 from tests.support.system import START_WITHIN_S, Recomputation, System
@@ -144,6 +145,7 @@ def test_tasks_that_a_peer_has_done_are_dropped_as_covered(system: System, kafka
     """The watermark is at 10 by a peer: nothing is written for 5 and 7, and the position moves on (INV-10)."""
     floor = Floor(system, paused=True)
     floor.put("all", 0, 12)
+    Lab(system).await_caught_up(within_s=60)  # its mark comes before the peer's work, and not after it
     tasks = [system.task(floor.view, hour * HOUR_MS, "APPEND") for hour in range(10)]
     done = system.work(tasks)  # the peer
     assert {type(decision) for decision in done.values()} == {Changed}
