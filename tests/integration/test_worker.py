@@ -19,7 +19,7 @@ from tests.support.kafka_tools import committed
 from tests.support.lab import Lab
 from tests.support.ledger_kit import HOUR_MS
 from tests.support.pipeline import write_parquet
-from tests.support.system import START_WITHIN_S, Recomputation, System
+from tests.support.system import Recomputation, System
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1_200)]
 
@@ -247,8 +247,7 @@ def test_a_worker_killed_at_any_step_of_an_attempt_leaves_no_hole_and_no_duplica
     floor = Floor(system, paused=True)
     floor.put("all", 0, 96, rows=960)
     doomed = {step: system.start_odd_worker("SIGKILL", step) for step in steps}
-    for worker in doomed.values():
-        worker.await_event("service_started", within_s=2 * START_WITHIN_S)
+    system.await_in_group(*doomed.values())
     floor.resume()
     for step, worker in doomed.items():
         assert worker.exit_code(within_s=240) == -signal.SIGKILL, f"the worker to be killed when {step}"
@@ -262,7 +261,7 @@ def test_a_worker_frozen_until_its_peers_did_its_work_converges_without_a_second
     floor = Floor(system, paused=True)
     floor.put("all", 0, 48, rows=480)
     frozen = system.start_odd_worker("SIGSTOP", "files written", FLOODMARK_ZOOKEEPER__SESSION_TIMEOUT_MS="40000")
-    frozen.await_event("service_started", within_s=START_WITHIN_S)
+    system.await_in_group(frozen)
     floor.resume()
     frozen.await_event("signal_sent_to_self", within_s=120)
     floor.await_built(48)
@@ -281,7 +280,7 @@ def test_a_worker_frozen_past_its_session_ends_and_its_work_is_done_by_others(sy
     floor = Floor(system, paused=True)
     floor.put("all", 0, 48, rows=480)
     frozen = system.start_odd_worker("SIGSTOP", "files written")
-    frozen.await_event("service_started", within_s=START_WITHIN_S)
+    system.await_in_group(frozen)
     floor.resume()
     frozen.await_event("signal_sent_to_self", within_s=120)
     floor.await_built(48)

@@ -64,6 +64,13 @@ class System(Pipeline):
         command = ("tests.integration.odd_worker", signal_name, step)
         return self.start_command(f"odd-{step}", command, **SMALL_SPARK, **environ)
 
+    def await_in_group(self, *workers: ServiceUnderTest) -> None:
+        """Until each of these workers has started and has partitions to read."""
+        for worker in workers:
+            worker.await_event("service_started", within_s=2 * START_WITHIN_S)
+        for worker in workers:
+            eventually(lambda w=worker: _partitions(w), within_s=120, what="partitions for a worker")  # type: ignore[misc]
+
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def await_built(self, view: str, *, up_to_ms: int, within_s: float = 240) -> None:
@@ -156,6 +163,17 @@ class System(Pipeline):
         )
         source = f"(SELECT * FROM read_parquet({paths!r}) WHERE {within})"
         return _rows(self.recomputations[view].sql.format(source=source))
+
+
+def _partitions(worker: ServiceUnderTest) -> set[str]:
+    """What a worker reads now, by what it logged of assignments."""
+    held: set[str] = set()
+    for event in worker.events():
+        if event["event"] == "partitions_assigned":
+            held |= set(event["partitions"])
+        elif event["event"] in ("partitions_revoked", "partitions_lost"):
+            held -= set(event["partitions"])
+    return held
 
 
 def _rows(sql: str) -> list[Row]:
