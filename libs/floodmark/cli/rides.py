@@ -23,6 +23,7 @@ def write_segment(location: Path, name: str, start_ms: int, *, rows: int) -> Non
     """Five minutes of rides. The file appears under its name when it is whole, as files of a lake should."""
     dice = np.random.default_rng(zlib.crc32(name.encode()) + rows)
     times = np.sort(dice.integers(start_ms, start_ms + SEGMENT_MS, rows))
+    times[-1] = start_ms + SEGMENT_MS - 1  # data that ends before its bucket does leaves the bucket open
     distances = dice.gamma(2.0, 2.5, rows)
     table = pa.table(
         {

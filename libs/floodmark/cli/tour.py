@@ -22,7 +22,7 @@ from floodmark.ledger.ledger import Ledger
 
 DAYS = 3
 SEGMENTS = DAYS * rides.DAY_MS // rides.SEGMENT_MS
-WITHIN_S = 240
+WITHIN_S = 120
 LOOK_EVERY_S = 0.02
 SELECT = """
 SELECT date_trunc('{unit}', pickup_time) AS {name}, city, count(*) AS rides, sum(fare_cents) AS fares,
@@ -89,7 +89,9 @@ class Tour:
     # -- acting ----------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        self._say(f"{SEGMENTS} files of five minutes, {SEGMENTS * self._rows:,} rides")
+        self._say(
+            f"{SEGMENTS} files of five minutes with {SEGMENTS * self._rows:,} rides, and two views: by hour and by day"
+        )
         self._lake.mkdir(parents=True)
         self._fill(range(SEGMENTS), "rides-")
         create_table(self._ledger, TableRequest(self._table, str(self._lake), "pickup_time"))
@@ -99,9 +101,8 @@ class Tour:
             bucket = "1h" if bucket_ms == rides.HOUR_MS else "1d"
             request = ViewRequest(view, self._table, bucket, select, location, coverage_start_ms=rides.FIRST_DAY_MS)
             create_view(self._ledger, request)
-        self._say("two views of it are defined, by hour and by day; they are built")
         began_s = time.monotonic()
-        watched = self._watch(SEGMENTS, shown=True)
+        watched = self._watch(shown=True)
         took_s = time.monotonic() - began_s
         held = self._check_rows()
         self._note("load and first build", watched, took_s, held=held)
@@ -112,7 +113,7 @@ class Tour:
         before = {view: self._entries(view) for view in self._views}
         began_s = time.monotonic()
         act()
-        watched = self._watch(len(list(self._lake.glob("*.parquet"))), before=before)
+        watched = self._watch(before=before)
         took_s = time.monotonic() - began_s
         self._show(watched)
         expected = {view: {start // width * width for start in hours} for view, width in self._views.items()}
@@ -138,16 +139,14 @@ class Tour:
 
     # -- watching --------------------------------------------------------------------------------------------------
 
-    def _watch(
-        self, files: int, *, before: dict[str, dict[int, Entry]] | None = None, shown: bool = False
-    ) -> dict[str, Watched]:
-        """Look on until the registry has these files and every bucket is VALID from them."""
+    def _watch(self, *, before: dict[str, dict[int, Entry]] | None = None, shown: bool = False) -> dict[str, Watched]:
+        """Look on until the registry has the files as they are, and every bucket is VALID from them."""
         watched = {view: Watched() for view in self._views}
         deadline_s = time.monotonic() + WITHIN_S
         with _bars(self._console, shown=shown) as bars:
             tasks = {v: bars.add_task(v, total=DAYS * rides.DAY_MS // width) for v, width in self._views.items()}
             while time.monotonic() < deadline_s:
-                settled = True
+                settled = self._is_registered()
                 for view, seen in watched.items():
                     entries = self._entries(view)
                     seen.stale |= {
@@ -155,7 +154,7 @@ class Tour:
                     }
                     bars.update(tasks[view], completed=sum(e.state is State.VALID for e in entries.values()))
                     settled = self._is_settled(view, entries) and settled
-                if settled and self._ledger.registry.header(self._table).segment_count == files:
+                if settled:
                     break
                 time.sleep(LOOK_EVERY_S)
         for view, seen in watched.items():
@@ -173,6 +172,13 @@ class Tour:
         grid = self._ledger.views.header(view).definition.grid
         found = self._ledger.registry.read_windows(self._table, [grid.window(s) for s in starts])
         return all(entries[s].fingerprint == read.source.fingerprint for s, read in zip(starts, found, strict=True))
+
+    def _is_registered(self) -> bool:
+        stats = {path.name: path.stat() for path in self._lake.glob("*.parquet")}
+        known = self._ledger.registry.snapshot(self._table).by_name
+        return {name: f"{s.st_size}:{s.st_mtime_ns}" for name, s in stats.items()} == {
+            name: segment.stamp for name, segment in known.items()
+        }
 
     def _entries(self, view: str) -> dict[int, Entry]:
         return self._ledger.views.state(view).entries
