@@ -226,7 +226,7 @@ def test_what_is_known_of_a_view_is_forgotten_with_its_incarnation(yard: Yard) -
     """An import may name again what was dead, and a reader may have found it there before it was replaced."""
     file = yard.write(0)
     yard.pass_by()
-    entry = yard.build(0, file).entry({})
+    entry = yard.build(0, file).change.entry
     yard.ledger.views.drop("rides_hourly")
     yard.header = yard.ledger.views.restore(replace(yard.header, watermark_ms=HOUR_MS), {0: entry.stale(cause())})
     yard.clock.sleep_ms(SKEW_MS + 1)
