@@ -93,7 +93,7 @@ def test_a_bucket_that_misses_an_input_file_is_frozen_and_not_merely_stalled(
     task, *others = await_tasks(reader, view, 3)
     header = pipeline.ledger.views.header(view)
     pipeline.work(others)
-    policy = Policy(tries_max=1)
+    policy = Policy(tries_max=1, frozen_tries_max=1)
     assert pipeline.ledger.dispatch.fail(
         header, 0, task_id=task.task_id, error="a.parquet is missing", policy=policy, frozen=True
     )
