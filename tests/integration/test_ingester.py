@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.bus.kafka import KafkaConnection, ensure_topics
-from floodmark.bus.onlooker import Onlooker
 from floodmark.bus.ports import Outgoing, Partition
 from floodmark.contracts.envelope import decode
 from floodmark.contracts.messages import Message, RecordRefused, SegmentChange, SegmentsChanged
@@ -25,6 +24,7 @@ from floodmark.local.kafka import KafkaServer
 from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.eventually import eventually, never
 from tests.support.ledger_kit import HOUR_MS, segment
+from tests.support.onlooker import Onlooker
 from tests.support.pipeline import Pipeline, pipeline_on, write_parquet
 from tests.support.service_process import ServiceUnderTest, new_table
 

@@ -104,7 +104,7 @@ class Materializer:
     def _write(
         self, frame: DataFrame, inputs: Inputs, attempts: Mapping[int, str], lake: Lake
     ) -> tuple[list[tuple[int, DataFile]], DataFrame]:
-        """A small result comes to this process, which takes a third of the time; a large one stays with Spark."""
+        """A small result comes to this process, which saves another shuffle; a large one stays with Spark."""
         keys = [key.name for key in self._definition.keys]
         if inputs.rows * self._rows_out_per_row_in <= COLLECTED_ROWS_MAX:
             try:
