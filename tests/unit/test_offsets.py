@@ -84,3 +84,27 @@ def test_an_offset_that_does_not_increase_is_refused(offset: int) -> None:
     """A partition delivers in order; anything else means two assignments share one tracker."""
     with pytest.raises(AssertionError, match=f"offset {offset} arrived after 5"):
         tracker(4).start(offset)
+
+
+def eleven_of_twelve_are_finished_and_the_position_is_the_one_that_is_not() -> None:
+    """K2 on the tracker alone: 5 fails, the others finish newest first."""
+    tracking = tracker(*range(12))
+    for offset in (11, 10, 9, 8, 7, 6, 4, 3, 2, 1, 0):
+        tracking.finish(offset)
+    assert tracking.position == 5
+
+
+def test_one_failing_record_holds_the_position_at_itself() -> None:
+    """INV-8."""
+    eleven_of_twelve_are_finished_and_the_position_is_the_one_that_is_not()
+
+
+def test_matching_finished_records_first_in_first_out_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K2 put back: whatever finishes is taken for the oldest one outstanding, so the position passes the failing 5."""
+
+    def finish_the_oldest(self: OffsetTracker, _offset: int) -> None:
+        self._outstanding.remove(self._started.popleft())
+
+    monkeypatch.setattr(OffsetTracker, "finish", finish_the_oldest)
+    with pytest.raises(AssertionError):
+        eleven_of_twelve_are_finished_and_the_position_is_the_one_that_is_not()
