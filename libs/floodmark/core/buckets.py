@@ -117,7 +117,11 @@ class BucketGrid:
         span_ms = BUCKETS_PER_SHARD * self.width_ms
         grouped: dict[int, list[int]] = {}
         for start_ms in starts:
-            grouped.setdefault(start_ms // span_ms, []).append(start_ms)
+            number = start_ms // span_ms
+            if number in grouped:
+                grouped[number].append(start_ms)
+            else:
+                grouped[number] = [start_ms]
         return grouped
 
 

@@ -52,6 +52,9 @@ class Rejected:
 
 Decision = Changed | AlreadyTrue | Rejected
 
+_APPEND, _STALE = Mode.APPEND, State.STALE
+"""A member is found on its enum in the time of a whole decision, and a commit decides on many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Build:
@@ -107,24 +110,16 @@ def commit(entry: Entry | None, build: Build, live: Source | Build) -> Decision:
     """
     if entry is not None and entry.attempt_id == build.attempt_id:
         return AlreadyTrue()
-    wrong = _append_precondition(entry) if build.mode is Mode.APPEND else _refresh_precondition(entry)
-    if wrong:
-        return Rejected(wrong, entry)
+    if build.mode is _APPEND:
+        if entry is not None:
+            return Rejected(Reason.NOT_VACANT, entry)
+    elif entry is None or entry.state is not _STALE:
+        return Rejected(Reason.VACANT if entry is None else Reason.NOT_STALE, entry)
     if live is build:
         return build.change
     if live.fingerprint != build.fingerprint:
         return Rejected(Reason.SOURCE_NOT_EMPTY if build.mode is Mode.DELETE else Reason.SUPERSEDED, entry)
     return Changed(replace(build.change.entry, slice_versions=live.slice_versions))
-
-
-def _append_precondition(entry: Entry | None) -> Reason | None:
-    return None if entry is None else Reason.NOT_VACANT
-
-
-def _refresh_precondition(entry: Entry | None) -> Reason | None:
-    if entry is None:
-        return Reason.VACANT
-    return None if entry.state is State.STALE else Reason.NOT_STALE
 
 
 def revert(entry: Entry | None, live: Source) -> Decision:

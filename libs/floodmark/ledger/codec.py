@@ -31,6 +31,7 @@ FORMAT = 2
 BUCKETS_PER_BLOCK = 16
 _PLAIN_BYTES_MAX = 64 * 1024 * 1024
 _STATES = {"V": State.VALID, "S": State.STALE}
+_VALID = State.VALID
 _FORMAT_BYTE = bytes([FORMAT])
 T = TypeVar("T")
 
@@ -231,18 +232,42 @@ def encode_shard(shard: Shard, grid: BucketGrid) -> bytes:
 
 def _encode_block(shard: Shard, starts: range) -> bytes:
     entries = shard.entries
-    encoded = [(start_ms, encode_entry(entries[start_ms])) for start_ms in starts if start_ms in entries]
-    return pack({"runs": list(_stretches(encoded, starts.step))})
+    runs: list[list[Any]] = []
+    next_ms, last = 0, None
+    for start_ms in starts:
+        if start_ms not in entries:
+            continue
+        row = encode_entry(entries[start_ms])
+        if start_ms == next_ms and row == last:
+            runs[-1][1] += 1
+        else:
+            runs.append([start_ms, 1, row])
+        next_ms, last = start_ms + starts.step, row
+    return pack({"runs": runs})
 
 
 def decode_shard(data: bytes, grid: BucketGrid, *, what: str) -> Shard:
-    def entries() -> Iterable[tuple[int, Entry]]:
-        for first, count, fields in (run for block in shard_blocks(data, what=what) for run in _runs_of(block, what)):
-            entry = decode_entry(fields, what=f"{what} bucket {first}")
-            for n in range(count):
-                yield first + n * grid.width_ms, entry
+    """The shard, which remembers its blocks as they were written: a change of one leaves the others as they are."""
+    span_ms = BUCKETS_PER_BLOCK * grid.width_ms
+    entries: dict[int, Entry] = {}
+    encoded: dict[int, bytes] = {}
 
-    return decoding(what, lambda: Shard(dict(entries())))
+    def decode(block: bytes) -> None:
+        shared: Mapping[str, int] = {}
+        first = None
+        for first, count, fields in _runs_of(block, what):
+            entry = decode_entry(fields, what=f"{what} bucket {first}", shared=shared)
+            shared = entry.slice_versions
+            entries.update(dict.fromkeys(range(first, first + count * grid.width_ms, grid.width_ms), entry))
+        if first is not None and block is not data:
+            encoded[first // span_ms] = block
+
+    def decode_all() -> Shard:
+        for block in shard_blocks(data, what=what):
+            decode(block)
+        return Shard(entries, encoded)
+
+    return decoding(what, decode_all)
 
 
 def shard_blocks(data: bytes, *, what: str) -> list[bytes]:
@@ -300,7 +325,7 @@ def _stretches(values: Iterable[tuple[int, T]], width_ms: int) -> Iterator[tuple
 def encode_entry(entry: Entry) -> tuple[Any, ...]:
     built, cause = entry.fingerprint, entry.cause
     return (
-        "V" if entry.state is State.VALID else "S",
+        "V" if entry.state is _VALID else "S",
         None if built is None else (built.count, built.hash),
         entry.slice_versions,
         [(f.name, f.rows, f.bytes) for f in entry.files],
@@ -315,16 +340,17 @@ _NAMES_IN_FORMAT_1: Mapping[str, Any] = {"s": "", "f": None, "v": {}, "p": (), "
 """The fields of a row, in its order, as format 1 called them, and what it meant by leaving one out."""
 
 
-def decode_entry(fields: Any, *, what: str) -> Entry:
+def decode_entry(fields: Any, *, what: str, shared: Mapping[str, int] | None = None) -> Entry:
+    """`shared` are the slice versions of another entry: equal ones, as neighbours have, are kept once."""
     if isinstance(fields, dict):
         fields = [fields.get(name, left_out) for name, left_out in _NAMES_IN_FORMAT_1.items()]
     state = _STATES.get(fields[0])
     if state is None:
         raise InvalidInput("entry-state", f"{what} has state {fields[0]!r}, it must be one of {', '.join(_STATES)}")
-    return decoding(what, lambda: _entry(state, fields))
+    return decoding(what, lambda: _entry(state, fields, shared))
 
 
-def _entry(state: State, row: Sequence[Any]) -> Entry:
+def _entry(state: State, row: Sequence[Any], shared: Mapping[str, int] | None) -> Entry:
     built, slice_versions, files, attempt_id, definition_hash, refreshed_at_ms, cause = row[1:8]
     if state is State.VALID and built is None:
         raise ValueError("a VALID entry needs a fingerprint")
@@ -332,7 +358,7 @@ def _entry(state: State, row: Sequence[Any]) -> Entry:
         state=state,
         ever_valid=built is not None,
         fingerprint=Fingerprint(*built[:2]) if built is not None else None,
-        slice_versions=slice_versions,
+        slice_versions=shared if shared is not None and shared == slice_versions else slice_versions,
         files=tuple(DataFile(*file[:3]) for file in files),
         attempt_id=attempt_id,
         definition_hash=definition_hash,

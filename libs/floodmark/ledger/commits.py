@@ -11,7 +11,7 @@ The first try trusts what the attempt already knows: the versions it built from 
 it relies on is checked in the write, so being wrong costs a second try, in which all of it is read again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -92,13 +92,13 @@ class Commits:
 
         With the hold under which they were built, nothing is committed once that hold is gone.
         """
-        _check_group(view, builds)
+        by_start = _by_start(view, builds)
         trusting = True
 
         def attempt() -> _Step:
-            look, group = self._decide(view, incarnation, builds, trusting=trusting)
+            look, group = self._decide(view, incarnation, by_start, trusting=trusting)
             if look.remembered and len(group.changed) < len(builds):
-                look, group = self._decide(view, incarnation, builds, trusting=False)
+                look, group = self._decide(view, incarnation, by_start, trusting=False)
             if not group.changed:
                 return Done(group.decisions)
             if hold is not None and not trusting and self._engine.store.read(hold.path) is None:
@@ -136,47 +136,51 @@ class Commits:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _decide(self, view: str, incarnation: str, builds: Sequence[Build], *, trusting: bool) -> tuple[Look, _Group]:
+    def _decide(
+        self, view: str, incarnation: str, by_start: Mapping[int, Build], *, trusting: bool
+    ) -> tuple[Look, _Group]:
         look = Look(self._engine.store, self._memory, view, trusting=trusting)
         header = look.active(incarnation)
         if header is None:
-            return look, _Group({b.start_ms: Rejected(Reason.DROPPED) for b in builds}, {}, {}, None)
-        by_start = {b.start_ms: b for b in builds}
+            return look, _Group(dict.fromkeys(by_start, Rejected(Reason.DROPPED)), {}, {}, None)
         by_shard = header.definition.grid.by_shard(by_start)
         seen = look.shards(list(by_shard))
         # The write checks the versions a build was read at, so it may be taken for its own live source.
-        own = trusting and self._name_their_slices(header, builds)
-        sources: Mapping[int, Source | Build] = by_start if own else self._live(header, builds)
+        own = trusting and self._name_their_slices(header, by_start.values())
+        sources: Mapping[int, Source | Build] = by_start if own else self._live(header, by_start)
         data_end = _DataEnd(self._registry, header.definition.table)
         decisions: dict[int, Decision] = {}
+        decide, append = transitions.commit, Mode.APPEND
         for number, starts in by_shard.items():
             entries = seen[number].shard.entries
             for start_ms in starts:
                 build = by_start[start_ms]
-                decision = transitions.commit(entries.get(start_ms), build, sources[start_ms])
-                if isinstance(decision, Changed) and build.mode is Mode.APPEND:
+                decision = decide(entries.get(start_ms), build, sources[start_ms])
+                if build.mode is append and isinstance(decision, Changed):
                     decision = _appendable(header, start_ms, decision, data_end)
                 decisions[start_ms] = decision
         return look, _grouped(by_shard, seen, decisions, data_end)
 
-    def _live(self, header: ViewHeader, builds: Sequence[Build]) -> dict[int, Source]:
+    def _live(self, header: ViewHeader, starts: Collection[int]) -> dict[int, Source]:
         """The source of each bucket as it is now, read in this very try."""
-        windows = [header.definition.grid.window(b.start_ms) for b in builds]
+        windows = [header.definition.grid.window(start_ms) for start_ms in starts]
         read = self._registry.read_windows(header.definition.table, windows)
-        return {b.start_ms: r.source for b, r in zip(builds, read, strict=True)}
+        return {start_ms: r.source for start_ms, r in zip(starts, read, strict=True)}
 
-    def _name_their_slices(self, header: ViewHeader, builds: Sequence[Build]) -> bool:
+    def _name_their_slices(self, header: ViewHeader, builds: Iterable[Build]) -> bool:
         """Whether the builds name every slice their windows touch, and agree on its version.
 
         A slice left out would not be checked (INV-3).
         """
         slices = self._registry.definition(header.definition.table).grid
+        named = []
         for versions, alike in groupby(builds, key=_slice_versions):
             starts = [b.start_ms for b in alike]
             hull = Interval(min(starts), max(starts) + header.definition.bucket_ms)
             if not versions.keys() >= set(slices.keys_for_window(hull)):
                 return False
-        return _merged(map(_slice_versions, builds)) is not None
+            named.append(versions)
+        return _merged(named) is not None
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -247,11 +251,14 @@ def _grouped(
     data_end: _DataEnd,
 ) -> _Group:
     changed = {start: d.entry for start, d in decisions.items() if isinstance(d, Changed)}
-    shards = {
-        number: seen[number].shard.put(own)
-        for number, starts in by_shard.items()
-        if (own := {start: changed[start] for start in starts if start in changed})
-    }
+    if len(by_shard) == 1:
+        shards = {number: seen[number].shard.put(changed) for number in by_shard if changed}
+    else:
+        shards = {
+            number: seen[number].shard.put(own)
+            for number, starts in by_shard.items()
+            if (own := {start: changed[start] for start in starts if start in changed})
+        }
     return _Group(decisions, changed, shards, data_end)
 
 
@@ -294,7 +301,7 @@ def _merged(listed: Iterable[Mapping[str, int]]) -> dict[str, int] | None:
     merged: dict[str, int] = {}
     last: Mapping[str, int] = {}
     for versions in listed:
-        if versions == last:  # neighbours nearly always were built from the same slices
+        if versions is last or versions == last:  # neighbours nearly always were built from the same slices
             continue
         last = versions
         if any(merged.setdefault(key, version) != version for key, version in versions.items()):
@@ -302,11 +309,13 @@ def _merged(listed: Iterable[Mapping[str, int]]) -> dict[str, int] | None:
     return merged
 
 
-def _check_group(view: str, builds: Sequence[Build]) -> None:
+def _by_start(view: str, builds: Sequence[Build]) -> dict[int, Build]:
     if not 1 <= len(builds) <= BUILDS_PER_COMMIT_MAX:
         raise InvalidInput("group", f"a commit to {view} has {len(builds)} builds, 1 to {BUILDS_PER_COMMIT_MAX} go")
-    if len({b.start_ms for b in builds}) < len(builds):
+    by_start = {b.start_ms: b for b in builds}
+    if len(by_start) < len(builds):
         raise InvalidInput("group", f"a commit to {view} has two builds of one bucket")
+    return by_start
 
 
 def _summary(view: str, builds: Sequence[Build]) -> str:

@@ -227,11 +227,12 @@ class Registry:
             lasts_ms = [s.last_ms for s in listed if s.last_ms is not None]
             self._ends[table, key] = nodes[key].version, max(lasts_ms, default=TIME_MIN_MS) + 1
         sources = []
+        versions: dict[tuple[str, ...], dict[str, int]] = {}  # neighbours touch the same slices and share what says so
         for window in windows:
-            touched = grid.keys_for_window(window)
+            touched = tuple(grid.keys_for_window(window))
             segments = segments_in(window, (slices[key] for key in touched))
-            versions = {key: nodes[key].version for key in touched}
-            sources.append(WindowSource(window, segments, Source(fingerprint(segments.values()), versions)))
+            read_at = versions.setdefault(touched, {key: nodes[key].version for key in touched})
+            sources.append(WindowSource(window, segments, Source(fingerprint(segments.values()), read_at)))
         return sources
 
     def read_window(self, table: str, window: Interval) -> WindowSource:
