@@ -17,6 +17,9 @@ from floodmark_ingester.outbox import Outbox
 from floodmark_ingester.registrar import Registrar
 from floodmark_ingester.requests import SEGMENTS_PATH, register
 from floodmark_ingester.scanner import Scanner
+from floodmark_ingester.watching import Watching
+
+SCAN = "scan"
 
 
 def build(settings: IngesterSettings, runtime: Runtime) -> Service:
@@ -40,11 +43,20 @@ def build(settings: IngesterSettings, runtime: Runtime) -> Service:
     runtime.port.serve("POST", SEGMENTS_PATH, lambda parameters, body: register(registrar, parameters, body))
     scanner = Scanner(ledger, publisher, runtime.clock, settle_ms=own.settle_ms)
     leadership = Leadership(ledger.store, "scan", runtime.instance)
-    chores = [
-        Chore("publish the outbox", outbox.publish_all, own.outbox_every_ms),
-        Chore("scan", lambda: scanner.scan_all() if leadership.hold() else 0, own.scan_every_ms),
-    ]
-    return Ingester(pump, Chores(pool, runtime.clock, chores))
+
+    def scan() -> None:
+        if leadership.hold():
+            scanner.scan_all()
+            watching.follow(scanner.directories)
+
+    chores = Chores(
+        pool,
+        runtime.clock,
+        [Chore("publish the outbox", outbox.publish_all, own.outbox_every_ms), Chore(SCAN, scan, own.scan_every_ms)],
+    )
+    watching = Watching(on_news=lambda: chores.hurry(SCAN))
+    runtime.resources.callback(watching.close)
+    return Ingester(pump, chores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ class IngesterSection(Section):
     announcements_in_flight_max: int = Field(default=2_000, ge=1, le=100_000)
     batch_max: int = Field(default=500, ge=1, le=10_000, description="announcements registered together")
     threads_max: int = Field(default=4, ge=1, le=64, description="files read at once")
-    scan_every_ms: DurationMs = Field(default=500, description="how often locations are listed")
+    scan_every_ms: DurationMs = Field(
+        default=500, description="how often locations are listed; files in local directories are heard of as they come"
+    )
     settle_ms: DurationMs = Field(default=10_000, description="an unfinished file that stands still is refused then")
     outbox_every_ms: DurationMs = Field(default=5_000, description="how often leftover events are looked for")
 

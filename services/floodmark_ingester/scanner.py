@@ -66,12 +66,15 @@ class Scanner:
     clock: Clock
     settle_ms: int
     """How long an unfinished file may look the same before it is announced, and refused, all the same."""
+    directories: set[str] = field(default_factory=set)
+    """Where the last scan of all looked, as far as it was in local directories."""
     _seen: dict[str, _Sightings] = field(default_factory=dict)
     _troubles: dict[str, str] = field(default_factory=dict)
 
     def scan_all(self) -> int:
         """Returns how many files were announced. One table's trouble does not keep the others from being scanned."""
         announced = 0
+        self.directories = set()
         for table in self.ledger.registry.tables():
             try:
                 announced += self.scan(table)
@@ -91,6 +94,8 @@ class Scanner:
         # Read between the registry and the files: what left the registry before is on it, or its file is gone already.
         condemned = self.ledger.retention.condemned_paths(table) if RETENTION in definition.properties else set()
         files = {f.path: f for f in lake.files(definition.properties.get("glob", "*.parquet"))}
+        if lake.directory is not None:
+            self.directories.add(lake.directory)
         before, seen = self._seen.get(table, {}), _Sightings()
         self._seen[table] = seen  # what is neither there nor registered is forgotten
         wanted = [f for f in files.values() if f.path not in condemned]

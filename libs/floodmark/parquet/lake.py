@@ -41,7 +41,8 @@ class Lake:
             store, base = FileSystem.from_uri(location) if "://" in location else (LocalFileSystem(), location)
         except (ArrowInvalid, OSError, NotImplementedError) as error:
             raise InvalidInput("location", f"location {location!r} cannot be opened: {error}") from error
-        self._local_base = base if isinstance(store, LocalFileSystem) else None
+        self.directory = base if isinstance(store, LocalFileSystem) else None
+        """Where it is when it is a local one."""
         self._files = SubTreeFileSystem(base, store)
 
     def relative(self, path: str) -> str:
@@ -94,8 +95,8 @@ class Lake:
     def uri(self, path: str) -> str:
         """The file as Hadoop's filesystems name it."""
         relative = self._inside(path)
-        if self._local_base is not None:
-            return f"file://{self._local_base.rstrip('/')}/{relative}"
+        if self.directory is not None:
+            return f"file://{self.directory.rstrip('/')}/{relative}"
         scheme, rest = self.location.split("://", 1)
         return f"{'s3a' if scheme == 's3' else scheme}://{rest}/{relative}"
 
@@ -107,7 +108,7 @@ class Lake:
         """A new file to be written, its directory made where the store has such a thing."""
         relative = self._inside(path)
         try:
-            if self._local_base is not None:
+            if self.directory is not None:
                 self._files.create_dir(posixpath.dirname(relative), recursive=True)
             return self._files.open_output_stream(relative)
         except OSError as error:
@@ -127,9 +128,9 @@ class Lake:
     def prune(self, directory: str) -> None:
         """Remove a directory below the location if it is empty. Object stores have none."""
         inside = self._inside(directory)
-        if self._local_base is not None:
+        if self.directory is not None:
             with suppress(OSError):  # something is in it, or somebody else was quicker
-                os.rmdir(f"{self._local_base}/{inside}")  # noqa: PTH106 - a location is text, not a local path
+                os.rmdir(f"{self.directory}/{inside}")  # noqa: PTH106 - a location is text, not a local path
 
     @contextmanager
     def reading(self, path: str) -> Iterator[None]:
@@ -147,8 +148,8 @@ class Lake:
     def _inside(self, path: str) -> str:
         """The relative path, having made sure that no symbolic link on the way leads out of the location."""
         relative = self.relative(path)
-        if self._local_base is not None:
-            real, base = os.path.realpath(f"{self._local_base}/{relative}"), os.path.realpath(self._local_base)
+        if self.directory is not None:
+            real, base = os.path.realpath(f"{self.directory}/{relative}"), os.path.realpath(self.directory)
             if not real.startswith(base.rstrip("/") + "/"):
                 raise InvalidInput("outside-location", f"{path!r} is a link that leads out of {self.location}")
         return relative

@@ -1,9 +1,10 @@
-"""Things a service does again and again beside its pump: each by its own clock, never twice at once.
+"""Things a service does again and again beside its pump: each by its own clock or when asked, never twice at once.
 
 A server that is away postpones a chore and says so; a bug in one ends the service, from the thread that steps.
 """
 
 import queue
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ class Chore:
     every_ms: int
     due_ms: int = 0
     running: bool = False
+    again: bool = False
+    """Asked for while it was running: what it has looked at already may have changed."""
 
 
 class Chores:
@@ -30,6 +33,7 @@ class Chores:
         self._clock = clock
         self._chores = chores
         self._bugs: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+        self._lock = threading.Lock()
 
     def step(self) -> None:
         """Start the chores that are due."""
@@ -38,10 +42,19 @@ class Chores:
         now_ms = self._clock.monotonic_ms()
         for chore in self._chores:
             if now_ms >= chore.due_ms and not chore.running:
-                chore.running, chore.due_ms = True, now_ms + chore.every_ms
+                chore.due_ms = now_ms + chore.every_ms
                 self._start(chore)
 
+    def hurry(self, name: str) -> None:
+        """Start a chore now, from any thread. One that is under way is done once more."""
+        self._start(next(chore for chore in self._chores if chore.name == name))
+
     def _start(self, chore: Chore) -> None:
+        with self._lock:
+            chore.again = chore.running
+            if chore.running:
+                return
+            chore.running = True
         self._executor.submit(lambda: self._run(chore))
 
     def _run(self, chore: Chore) -> None:
@@ -52,4 +65,7 @@ class Chores:
         except Exception as error:
             self._bugs.put(error)
         finally:
-            chore.running = False
+            with self._lock:
+                chore.running, again = False, chore.again
+            if again:
+                self._start(chore)
