@@ -39,6 +39,20 @@ class AtMost:
 
 
 @dataclass(frozen=True, slots=True)
+class Reported:
+    """No goal: the figure is there to be known."""
+
+    def met_by(self, _value: float) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return "none"
+
+
+Goal = AtLeast | AtMost | Reported
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One repetition: its number from 0, and what the suite's `suite()` set up for all of them."""
 
@@ -61,14 +75,14 @@ class Measurement:
 @dataclass(frozen=True, slots=True)
 class Figure:
     name: str
-    goal: AtLeast | AtMost
+    goal: Goal
     unit: str
     runs: int
     measure: Callable[[Run], Measurement]
 
 
 def figure(
-    *, name: str, goal: AtLeast | AtMost, unit: str = "ratio", runs: int = 5
+    *, name: str, goal: Goal, unit: str = "ratio", runs: int = 5
 ) -> Callable[[Callable[[Run], Measurement]], Figure]:
     """Declare the decorated function as a figure of its suite."""
     assert runs >= 1, f"figure {name!r} needs at least one run, not {runs}"
