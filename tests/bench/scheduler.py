@@ -177,8 +177,8 @@ def changed_in_many_views(run: Run) -> Measurement:
 def registering(run: Run) -> Measurement:
     """Raw means the same nodes with the same bytes in as many writes, without a registry deciding what they are.
 
-    There are 21 of them, so next to nothing is left of what ZooKeeper takes, and the ratio is large: it is the planning,
-    encoding and compressing of 10,000 segments over that. What it takes by itself is `registry_s` in the detail.
+    There are 21 of them, which take ZooKeeper next to nothing, so the ratio is large: it is the planning, encoding and
+    compressing of 10,000 segments over that. What they take by themselves is `registry_s` in the detail.
     """
     bench: Bench = run.resources
     table = f"rides_{run.number}"
