@@ -80,7 +80,8 @@ class System(Pipeline):
             behind = self.behind(view)
             records = self.ledger.dispatch.records(view)
             watermark_ms = self.ledger.views.header(view).watermark_ms
-            assert (watermark_ms or -1) >= up_to_ms, f"watermark {watermark_ms} of {up_to_ms}"
+            assert watermark_ms is not None, "nothing is covered yet"
+            assert watermark_ms >= up_to_ms, f"watermark {watermark_ms} of {up_to_ms}"
             assert not behind, f"{len(behind)} behind, first {behind[:3]}, records {list(records.items())[:3]}"
             assert not records, f"records {list(records.items())[:3]}"
             return True
