@@ -46,7 +46,12 @@ class DefinitionParser(SparkParser):
         return exp.Paren(this=parsed) if isinstance(parsed, exp.Add) else parsed
 
 
+class DefinitionTokenizer(Spark.Tokenizer):
+    COMMANDS: ClassVar[set[TokenType]] = set()  # sqlglot takes what follows SHOW or EXPLAIN for one text
+
+
 class DefinitionDialect(Spark):
+    Tokenizer = DefinitionTokenizer
     Parser = DefinitionParser
 
 
@@ -61,8 +66,10 @@ def bounded_depth() -> Iterator[None]:
 
 def parse_select(text: str) -> exp.Select:
     """The one SELECT that the text is."""
-    tokens = _tokens(text)
-    _check_nesting(tokens)
+    tokens = tokens_of(text)
+    if not tokens or tokens[0].token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
+        first = shown(tokens[0].text) if tokens else ""
+        raise refused(Rule.NOT_SQL, f"the text begins with {first!r}; write a SELECT")
     try:
         statements = [s for s in DefinitionDialect().parser().parse(tokens, text) if s is not None]
         tree = statements[0] if len(statements) == 1 else None
@@ -106,7 +113,8 @@ def check_rendering(tree: exp.Select) -> None:
         raise refused(Rule.UNSUPPORTED_SYNTAX, f"{shown(text)} is read as {shown(again)}; write it another way")
 
 
-def _tokens(text: str) -> list[Token]:
+def tokens_of(text: str) -> list[Token]:
+    """The words and signs of a text, within the bounds of size, number and nesting."""
     size = len(text.encode(errors="surrogatepass"))
     if size > TEXT_BYTES_MAX:
         raise refused(Rule.NOT_SQL, f"the text has {size} bytes, at most {TEXT_BYTES_MAX} are read")
@@ -116,9 +124,7 @@ def _tokens(text: str) -> list[Token]:
         raise refused(Rule.NOT_SQL, shown(str(error))) from error
     if len(tokens) > TOKENS_MAX:
         raise refused(Rule.NOT_SQL, f"the text has {len(tokens)} words and signs, at most {TOKENS_MAX} are read")
-    if not tokens or tokens[0].token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
-        first = shown(tokens[0].text) if tokens else ""
-        raise refused(Rule.NOT_SQL, f"the text begins with {first!r}; write a SELECT")
+    _check_nesting(tokens)
     return tokens
 
 
