@@ -9,7 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from floodmark.core.errors import Unavailable
-from floodmark.service.health import Health, ServicePort
+from floodmark.service.health import Health
+from floodmark.service.port import ServicePort
 from tests.support.bus_doubles import FrozenClock
 
 

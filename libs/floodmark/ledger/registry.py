@@ -7,7 +7,7 @@ Reads:   one window reads only the slices it touches; the whole registry is cach
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from floodmark.core.bounds import TIME_MIN_MS
 from floodmark.core.errors import InvalidInput, Unavailable
@@ -107,6 +107,20 @@ class Registry:
             return Done(existing)
 
         return self._engine.run(f"create table {definition.name}", self._budgets.critical, attempt).result
+
+    def set_properties(self, table: str, properties: Mapping[str, str]) -> TableHeader:
+        """Give a table these properties. No segment changes, so the table keeps its version."""
+
+        def attempt() -> Done[TableHeader] | Write[TableHeader]:
+            header, node_version = self._read_header(table)
+            changed = replace(header, definition=replace(header.definition, properties=dict(properties)))
+            if changed == header:
+                return Done(header)
+            return Write([Set(paths.table(table), codec.encode_table(changed), node_version)], changed)
+
+        changed = self._engine.run(f"set properties of {table}", self._budgets.critical, attempt).result
+        self._definitions[table] = changed.definition
+        return changed
 
     def tables(self) -> list[str]:
         return sorted(self._store.children(paths.TABLES))
@@ -298,7 +312,7 @@ class Registry:
         self._engine.run(f"create slice {key} of {table}", self._budgets.critical, attempt)
 
     def definition(self, table: str) -> TableDefinition:
-        """The definition of a table, which never changes: read once."""
+        """The definition of a table, read once: all of it that is used here never changes."""
         return self._definitions.get(table) or self.header(table).definition
 
     def listed_end(self, table: str, slice_versions: Mapping[str, int]) -> int | None:
