@@ -50,6 +50,11 @@ class ViewRequest:
 
 
 def create_table(ledger: Ledger, request: TableRequest) -> TableHeader:
+    return ledger.registry.create_table(table_definition(ledger, request))
+
+
+def table_definition(ledger: Ledger, request: TableRequest) -> TableDefinition:
+    """The table as the ledger keeps it, if there can be such a table beside the others."""
     checked_name(request.name, what="table")
     _check_location(request.location, of=f"table {request.name!r}")
     _check_properties(request.name, request.properties)
@@ -66,7 +71,7 @@ def create_table(ledger: Ledger, request: TableRequest) -> TableHeader:
     )
     retention_ms(definition)
     _check_apart(ledger, definition)
-    return ledger.registry.create_table(definition)
+    return definition
 
 
 def alter_table(ledger: Ledger, name: str, changes: Mapping[str, str | None]) -> TableHeader:
@@ -95,10 +100,16 @@ def _check_properties(table: str, properties: Mapping[str, str]) -> None:
 def create_view(ledger: Ledger, request: ViewRequest) -> ViewHeader:
     """Create a view. Its coverage begins with the table's data, or with what comes first, unless it is told."""
     table = ledger.registry.header(checked_name(request.table, what="table"))
-    definition = view_definition(request, table.definition)
-    _check_apart(ledger, definition)
+    definition = checked_view(ledger, request, table.definition)
     start_ms = request.coverage_start_ms if request.coverage_start_ms is not None else table.min_start_ms
     return ledger.views.create(definition, coverage_start_ms=start_ms)
+
+
+def checked_view(ledger: Ledger, request: ViewRequest, table: TableDefinition) -> ViewDefinition:
+    """The view as the ledger keeps it, if there can be such a view beside the others."""
+    definition = view_definition(request, table)
+    _check_apart(ledger, definition)
+    return definition
 
 
 def view_definition(request: ViewRequest, table: TableDefinition) -> ViewDefinition:
