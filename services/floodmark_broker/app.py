@@ -26,7 +26,7 @@ from floodmark_broker.config import BrokerSettings
 from floodmark_broker.engine import Engine
 from floodmark_broker.execution import Execution
 from floodmark_broker.pages import Limits, Pages
-from floodmark_broker.planning import BasePlanner
+from floodmark_broker.planning import LedgerPlanner
 from floodmark_broker.stopping import Queries
 
 log = structlog.get_logger()
@@ -67,7 +67,7 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
         return new_id(runtime.randomness)
 
     engine = Engine(
-        planner=BasePlanner(ledger, runtime.clock),
+        planner=LedgerPlanner(ledger, runtime.clock),
         execution=execution,
         commands=Commands(ledger, runtime.clock, make_id, own.views_location, stored_columns),
         queries=queries,

@@ -66,6 +66,18 @@ def bounded_depth() -> Iterator[None]:
 
 def parse_select(text: str) -> exp.Select:
     """The one SELECT that the text is."""
+    tree = parse_query(text)
+    if isinstance(tree, exp.SetOperation | exp.Subquery):
+        raise refused(
+            Rule.ONE_TABLE, f"{shown(text)!r} is more than one SELECT; write a single one, without parentheses"
+        )
+    if not isinstance(tree, exp.Select):
+        raise refused(Rule.NOT_SQL, f"{shown(text)!r} is not a SELECT")
+    return tree
+
+
+def parse_query(text: str) -> exp.Query:
+    """The one query that the text is: a SELECT, or several put together."""
     tokens = tokens_of(text)
     if not tokens or tokens[0].token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
         first = shown(tokens[0].text) if tokens else ""
@@ -81,11 +93,7 @@ def parse_select(text: str) -> exp.Select:
         raise refused(Rule.NOT_SQL, shown(str(error))) from error
     if tree is None:
         raise refused(Rule.NOT_SQL, f"there are {len(statements)} statements; write one SELECT")
-    if isinstance(tree, exp.SetOperation | exp.Subquery):
-        raise refused(
-            Rule.ONE_TABLE, f"{shown(text)!r} is more than one SELECT; write a single one, without parentheses"
-        )
-    if not isinstance(tree, exp.Select):
+    if not isinstance(tree, exp.Query):
         raise refused(Rule.NOT_SQL, f"{shown(text)!r} is not a SELECT")
     return tree
 
@@ -100,11 +108,11 @@ def render(tree: exp.Expr) -> str:
         raise refused(Rule.UNSUPPORTED_SYNTAX, shown(str(error))) from error
 
 
-def check_rendering(tree: exp.Select) -> None:
+def check_rendering(tree: exp.Query) -> None:
     """Refuse what is not read as it was written, such as ~~x: then it cannot be known to mean the same to Spark."""
     text = render(tree)
     try:
-        again = render(parse_select(text))
+        again = render(parse_query(text))
     except InvalidInput as error:
         raise refused(
             Rule.UNSUPPORTED_SYNTAX, f"{shown(text)} is not read again: {error}; write it another way"

@@ -42,7 +42,7 @@ def read_statement(text: str) -> Statement:
                 statement = read(cursor)
                 cursor.end()
                 return statement
-    known = ", ".join(" ".join(words) for words in _STATEMENTS)
+    known = ", ".join(" ".join(words) for words in _STATEMENTS if words != ("(",))
     raise InvalidInput(
         StatementRule.UNKNOWN_STATEMENT, f"{shown(text)!r} is not a statement known here; there are {known}"
     )
@@ -245,6 +245,8 @@ def _explain(cursor: Cursor) -> Statement:
 
 _STATEMENTS: Mapping[tuple[str, ...], Callable[[Cursor], Statement]] = {
     ("SELECT",): _select,
+    ("WITH",): _select,
+    ("(",): _select,
     ("EXPLAIN",): _explain,
     ("CREATE", "TABLE"): _create_table,
     ("ALTER", "TABLE"): _alter_table,

@@ -1,0 +1,253 @@
+"""Plans a query: which view serves it with the fewest bytes, and which rows still come from the base table.
+
+    text --> tree, checked --> taken apart --> for each view: does it fit? which of its buckets may be read?
+                                           --> the cheapest one, or the base table alone --> QueryPlan
+
+Any doubt falls back to the base table: a rewrite may only lose speed, never rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from sqlglot import exp
+
+from floodmark.core.segments import Segment
+from floodmark.core.tables import TableDefinition
+from floodmark.query.asked import Asked, asked_of, output_name
+from floodmark.query.plan import (
+    BaseRange,
+    Freshness,
+    Kind,
+    PlanReceipt,
+    QueryPlan,
+    Rows,
+    Source,
+    SourceFile,
+    Unused,
+    Why,
+)
+from floodmark.query.rewriting import Rewritten, rewritten
+from floodmark.query.rules import Miss, Missed, Refusal, refused
+from floodmark.query.shapes import ViewShape
+from floodmark.query.snapshots import Chosen, Routes, TableSnapshot, ViewSnapshot, complement
+from floodmark.query.statements import check_columns, parsed, table_nodes
+from floodmark.sql.model import Definition
+from floodmark.sql.parsing import bounded_depth, render
+
+VIEW_SOURCE = "floodmark_view"
+STATEMENTS_KEPT_MAX = 512
+SHAPES_KEPT_MAX = 4_096
+
+
+@lru_cache(maxsize=STATEMENTS_KEPT_MAX)
+def _parsed(select: str) -> exp.Query:
+    """Dashboards ask the same again and again. The tree is never changed."""
+    return parsed(select)
+
+
+@lru_cache(maxsize=SHAPES_KEPT_MAX)
+def _shape(definition: Definition) -> ViewShape:
+    return ViewShape(definition)
+
+
+def tables_in(select: str) -> frozenset[str]:
+    """The tables a query reads, or the rule by which it may not be run."""
+    return frozenset(node.name.lower() for node in table_nodes(_parsed(select)))
+
+
+def plan(
+    select: str,
+    *,
+    tables: Sequence[TableSnapshot],
+    views: Sequence[ViewSnapshot],
+    freshness: Freshness,
+    rewrite: bool = True,
+) -> QueryPlan:
+    """How to answer the query from these snapshots. `tables` has every table there is a snapshot of."""
+    with bounded_depth():
+        return _Planner(_parsed(select), tables, freshness).plan(views, rewrite=rewrite)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A view that fits: what is read from its files, and what from the table's."""
+
+    view: ViewSnapshot
+    made: Rewritten
+    routes: Routes
+    chosen: Chosen
+    within: Rows
+    base: tuple[Segment, ...]
+
+    @property
+    def bytes(self) -> int:
+        return self.chosen.bytes + sum(s.bytes for s in self.base)
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        return self.bytes, len(self.chosen.files) + len(self.base), self.view.name
+
+
+class _Planner:
+    def __init__(self, tree: exp.Query, tables: Sequence[TableSnapshot], freshness: Freshness) -> None:
+        known = {table.definition.name: table for table in tables}
+        self._tree = tree
+        self._read: dict[str, TableSnapshot] = {}
+        for node in table_nodes(tree):
+            table = known.get(node.name.lower())
+            if table is None:
+                raise refused(Refusal.UNKNOWN_TABLE, f"there is no table {node.name!r}")
+            self._read[table.definition.name] = table
+        check_columns(tree, {name: table.definition for name, table in self._read.items()})
+        self._receipt = PlanReceipt(
+            registry_versions=tuple((name, table.version) for name, table in sorted(self._read.items())),
+            freshness=freshness,
+            as_of_ms=min((table.read_at_ms for table in self._read.values()), default=0),
+        )
+
+    def plan(self, views: Sequence[ViewSnapshot], *, rewrite: bool) -> QueryPlan:
+        candidates = [view for view in views if view.header.definition.table in self._read]
+        try:
+            asked, table = self._asked()
+        except Missed as missed:
+            return self._from_base(None, _unused(candidates, missed.rule, str(missed)))
+        if not rewrite:
+            return self._from_base(asked, _unused(candidates, Miss.REWRITE_OFF, "floodmark.rewrite is off"))
+        return self._cheapest(asked, table, candidates)
+
+    def _asked(self) -> tuple[Asked, TableSnapshot]:
+        reads = list(table_nodes(self._tree))
+        if len(reads) != 1:
+            raise Missed(Miss.SEVERAL_TABLES, f"the query reads {len(reads)} tables, views are of one")
+        (table,) = self._read.values()
+        return asked_of(self._tree, table.definition), table
+
+    def _cheapest(self, asked: Asked, table: TableSnapshot, views: Sequence[ViewSnapshot]) -> QueryPlan:
+        found: list[_Candidate] = []
+        unused: list[Unused] = []
+        for view in views:
+            try:
+                found.append(_candidate(asked, table, view))
+            except Missed as missed:
+                unused.append(Unused(view.name, missed.rule, str(missed)))
+        base = self._from_base(asked, ())
+        best = min(found, key=lambda candidate: candidate.rank, default=None)
+        if best is not None and best.bytes > base.receipt.bytes_from_base:
+            best = None
+        for other in found:
+            if other is not best:
+                chosen = "the base table" if best is None else f"view {best.view.name}"
+                told = f"it would read {other.bytes} bytes, {chosen} reads {best.bytes if best else _bytes(base)}"
+                unused.append(Unused(other.view.name, Miss.COSTS_MORE, told))
+        if best is None:
+            return replace(base, receipt=replace(base.receipt, unused=tuple(unused)))
+        return self._from_view(asked, table, best, tuple(unused))
+
+    # -- the two kinds of plans ------------------------------------------------------------------------------------
+
+    def _from_view(self, asked: Asked, table: TableSnapshot, best: _Candidate, unused: tuple[Unused, ...]) -> QueryPlan:
+        definition = best.view.header.definition
+        view = Source(
+            name=VIEW_SOURCE,
+            kind=Kind.VIEW,
+            of=best.view.name,
+            location=definition.location,
+            files=best.chosen.files,
+            columns=best.made.view_columns,
+            table=table.definition,
+            definition=best.view.definition,
+        )
+        sources = [view]
+        if best.base:
+            sources.append(_base_source(table, best.base, asked.columns, within=best.within))
+        receipt = replace(
+            self._receipt,
+            view=best.view.name,
+            rewrite=best.made.kind,
+            from_view=best.chosen.runs.intervals,
+            buckets_from_view=best.chosen.buckets,
+            bytes_from_view=best.chosen.bytes,
+            from_base=_told(best, table),
+            bytes_from_base=sum(s.bytes for s in best.base),
+            unused=unused,
+        )
+        sql = best.made.sql(VIEW_SOURCE, table.definition.name if best.base else None)
+        return QueryPlan(sql, tuple(sources), asked.names, receipt)
+
+    def _from_base(self, asked: Asked | None, unused: tuple[Unused, ...]) -> QueryPlan:
+        """The query as it stands, over as many of the tables' files as its conditions on time leave."""
+        if asked is None:
+            sources = tuple(
+                _base_source(table, table.everything(), _mentioned(self._tree, table.definition))
+                for _, table in sorted(self._read.items())
+            )
+            names = _output_names(self._tree)
+        else:
+            (table,) = self._read.values()
+            outer = asked.bounds.outer
+            files = table.segments([] if outer is None else [outer], timeless=asked.timeless)
+            sources, names = (_base_source(table, files, asked.columns),), asked.names
+        receipt = replace(self._receipt, bytes_from_base=sum(s.bytes for s in sources), unused=unused)
+        return QueryPlan(render(self._tree), sources, names, receipt)
+
+
+def _candidate(asked: Asked, table: TableSnapshot, view: ViewSnapshot) -> _Candidate:
+    rows_max = table.rows
+    columns = dict(table.definition.columns)
+    made = rewritten(asked, _shape(view.definition), columns, rows_max=rows_max)
+    outer, inner = asked.bounds.outer, asked.bounds.inner
+    if outer is None or inner is None:
+        raise Missed(Miss.NOTHING_CURRENT, "no whole bucket lies in the query's range of time")
+    routes = view.routes(table)
+    chosen = routes.chosen(inner)
+    if not chosen.buckets:
+        raise Missed(Miss.NOTHING_CURRENT, "it has no bucket in the query's range that is as the table is now")
+    left = complement(chosen.runs, outer)
+    base = table.segments(left, timeless=asked.timeless)
+    return _Candidate(view, made, routes, chosen, Rows(left, asked.timeless), tuple(base))
+
+
+def _told(best: _Candidate, table: TableSnapshot) -> tuple[BaseRange, ...]:
+    told = best.routes.told(best.within.ranges, extent=table.extent)
+    if best.within.timeless and any(s.timeless_rows != 0 for s in best.base):
+        told += (BaseRange(None, Why.TIMELESS),)
+    return told
+
+
+def _base_source(
+    table: TableSnapshot, segments: Sequence[Segment], columns: frozenset[str], *, within: Rows | None = None
+) -> Source:
+    definition = table.definition
+    ordered = tuple(name for name, _ in definition.columns if name in columns) or tuple(sorted(columns))
+    files = tuple(SourceFile(s.path, s.rows, s.bytes) for s in segments)
+    name = definition.name
+    return Source(name, Kind.BASE, name, definition.location, files, ordered, definition, within=within)
+
+
+def _mentioned(tree: exp.Query, table: TableDefinition) -> frozenset[str]:
+    """The columns that a query can mean: all of them when it does not name each."""
+    everything = frozenset(name for name, _ in table.columns)
+    stars = (star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Anonymous))
+    natural = any(join.args.get("method") == "NATURAL" for join in tree.find_all(exp.Join))
+    if natural or next(stars, None) is not None:
+        return everything
+    words = {identifier.name.lower() for identifier in tree.find_all(exp.Identifier)}
+    return frozenset(name for name in everything if name.lower() in words) | {table.time_column}
+
+
+def _output_names(tree: exp.Query) -> tuple[str, ...] | None:
+    first: exp.Expr = tree
+    while isinstance(first, exp.SetOperation | exp.Subquery):
+        first = first.this
+    if not isinstance(first, exp.Select) or any(item.is_star for item in first.expressions):
+        return None
+    return tuple(output_name(item) for item in first.expressions)
+
+
+def _unused(views: Sequence[ViewSnapshot], rule: Miss, message: str) -> tuple[Unused, ...]:
+    return tuple(Unused(view.name, rule, message) for view in views)
+
+
+def _bytes(base: QueryPlan) -> int:
+    return base.receipt.bytes_from_base

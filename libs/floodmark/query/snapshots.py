@@ -1,0 +1,310 @@
+"""What a query is planned on, as values: a table's registry, and of a view which buckets may be read as they are.
+
+A bucket may be read when it is VALID and was built from exactly what the registry lists for its window now (INV-12).
+That follows from the slice versions its entry recorded, or else from the fingerprint of what the slices list. Nothing
+else about the entry has to be current: whatever became of the bucket since, these files hold the right rows.
+
+    entry       VALID, built at slices {d1: 4, wide: 2}
+    registry    d1 at 4, wide at 2        the same source: read the files
+                d1 at 5                   compare fingerprints; the same: read the files; another: changed since
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+
+from floodmark.core.buckets import BucketGrid, Cause, Entry, Shard, State
+from floodmark.core.fingerprint import Fingerprint, fingerprint
+from floodmark.core.intervals import Interval, IntervalSet
+from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
+from floodmark.core.tables import TableDefinition, ViewHeader
+from floodmark.query.plan import BaseRange, SourceFile, Why
+from floodmark.sql.model import Definition
+
+
+@dataclass(slots=True, eq=False)
+class TableSnapshot:
+    """A table's registry at one version."""
+
+    definition: TableDefinition
+    version: int
+    slices: Mapping[str, Slice]
+    slice_versions: Mapping[str, int]
+    read_at_ms: int
+    """When it was the newest: every change registered before is in it."""
+    extent: Interval | None = None
+    """From the first row to the last. None without data, or without times."""
+    _everything: list[Segment] | None = None
+    _rows: int | None = None
+    _fingerprints: dict[Interval, Fingerprint] = field(default_factory=dict)
+
+    def everything(self) -> list[Segment]:
+        if self._everything is None:
+            found = {s.name: s for listed in self.slices.values() for s in listed}
+            self._everything = sorted(found.values(), key=attrgetter("path"))
+        return self._everything
+
+    @property
+    def rows(self) -> int:
+        if self._rows is None:
+            self._rows = sum(s.rows for s in self.everything())
+        return self._rows
+
+    def segments(self, ranges: Iterable[Interval], *, timeless: bool) -> list[Segment]:
+        """Those that may have rows in one of the ranges, or, if asked for, rows without a time."""
+        extent, found = self.extent, dict[str, Segment]()
+        for wanted in ranges:
+            if extent is None or (wanted.start_ms <= extent.start_ms and extent.end_ms <= wanted.end_ms):
+                return self.everything()
+            found |= self._in(wanted, extent)
+            found |= {s.name: s for s in self.slices.get(WIDE, EMPTY_SLICE) if s.interval is None}
+        if timeless:
+            found |= {s.name: s for s in self.everything() if s.timeless_rows != 0}
+        return sorted(found.values(), key=attrgetter("path"))
+
+    def _in(self, wanted: Interval, extent: Interval) -> dict[str, Segment]:
+        if not wanted.overlaps(extent):
+            return {}
+        window = Interval(max(wanted.start_ms, extent.start_ms), min(wanted.end_ms, extent.end_ms))
+        return segments_in(window, self._slices(window))
+
+    def fingerprint(self, window: Interval) -> Fingerprint:
+        known = self._fingerprints.get(window)
+        if known is None:
+            known = fingerprint(segments_in(window, self._slices(window)).values())
+            self._fingerprints[window] = known
+        return known
+
+    def _slices(self, window: Interval) -> Iterable[Slice]:
+        return (self.slices.get(key, EMPTY_SLICE) for key in self.definition.grid.keys_for_window(window))
+
+    def versions_in(self, window: Interval) -> tuple[int | None, ...]:
+        """While none of these moves, neither does the source of any bucket in the window."""
+        return tuple(self.slice_versions.get(key) for key in self.definition.grid.keys_for_window(window))
+
+    def is_source_of(self, entry: Entry, window: Interval) -> bool:
+        """Whether the entry was built from what is listed here for its window."""
+        recorded = entry.slice_versions
+        if recorded and all(self.slice_versions.get(key) == version for key, version in recorded.items()):
+            return True
+        return entry.fingerprint == self.fingerprint(window)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a bucket that has an entry is not read from its files."""
+
+    why: Why
+    cause: Cause | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRoute:
+    """Of the buckets of one shard, those that may be read, with their files; and the reasons for the others."""
+
+    starts: tuple[int, ...]
+    files: tuple[tuple[SourceFile, ...], ...]
+    reasons: Mapping[int, Reason]
+    all_files: tuple[SourceFile, ...]
+    runs: tuple[Interval, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The buckets of a view that lie wholly in a range and may be read."""
+
+    runs: IntervalSet
+    buckets: int
+    files: tuple[SourceFile, ...]
+    bytes: int
+
+
+def route(
+    entries: Iterable[tuple[int, Entry]],
+    header: ViewHeader,
+    table: TableSnapshot,
+    *,
+    earlier: TableSnapshot | None = None,
+    quarantined: Mapping[int, str] | None = None,
+) -> ShardRoute:
+    """`earlier` is a registry whose changes since then may be missing; None demands all of them."""
+    grid, quarantined = header.definition.grid, quarantined or {}
+    usable: dict[int, tuple[SourceFile, ...]] = {}
+    reasons: dict[int, Reason] = {}
+    for start_ms, entry in entries:
+        reason = _reason(entry, grid.window(start_ms), header, table, earlier)
+        if reason is None:
+            usable[start_ms] = tuple(SourceFile(f.name, f.rows, f.bytes) for f in entry.files)
+        elif start_ms in quarantined:
+            reasons[start_ms] = Reason(Why.QUARANTINED, entry.cause, quarantined[start_ms])
+        else:
+            reasons[start_ms] = reason
+    files = tuple(chain.from_iterable(usable.values()))
+    runs = IntervalSet.of(grid.window(s) for s in usable).intervals
+    return ShardRoute(tuple(usable), tuple(usable.values()), reasons, files, runs, sum(f.bytes for f in files))
+
+
+def _reason(
+    entry: Entry, window: Interval, header: ViewHeader, table: TableSnapshot, earlier: TableSnapshot | None
+) -> Reason | None:
+    if not entry.ever_valid or entry.definition_hash not in ("", header.definition.hash):
+        return Reason(Why.STALE, entry.cause)
+    if entry.state is State.VALID and table.is_source_of(entry, window):
+        return None
+    # A person who asked for a rebuild does not trust the files; a change that may be missing is another matter.
+    asked = entry.state is State.STALE and (entry.cause is None or entry.cause.kind not in ("event", "sweep"))
+    if earlier is not None and not asked and earlier.is_source_of(entry, window):
+        return None
+    return Reason(Why.STALE, entry.cause) if entry.state is State.STALE else Reason(Why.CHANGED_SINCE)
+
+
+class Routes:
+    """Which buckets of a view may be read. Asked for ranges, it does not look at each bucket of a whole shard."""
+
+    def __init__(self, grid: BucketGrid, shards: Mapping[int, ShardRoute]) -> None:
+        self._grid = grid
+        self._shards = dict(sorted(shards.items()))
+
+    def chosen(self, inner: Interval) -> Chosen:
+        """The buckets that lie wholly inside."""
+        runs: list[Interval] = []
+        files: list[tuple[SourceFile, ...]] = []
+        buckets = 0
+        width_ms = self._grid.width_ms
+        for number, shard in self._shards.items():
+            first_ms, end_ms = self._grid.shard_start(number), self._grid.shard_start(number + 1)
+            if inner.start_ms <= first_ms and end_ms <= inner.end_ms:
+                runs += shard.runs
+                files.append(shard.all_files)
+                buckets += len(shard.starts)
+            elif first_ms < inner.end_ms and inner.start_ms < end_ms:
+                for start_ms, own in zip(shard.starts, shard.files, strict=True):
+                    if inner.start_ms <= start_ms and start_ms + width_ms <= inner.end_ms:
+                        runs.append(Interval(start_ms, start_ms + width_ms))
+                        files.append(own)
+                        buckets += 1
+        listed = tuple(chain.from_iterable(files))
+        return Chosen(IntervalSet.of(runs), buckets, listed, sum(f.bytes for f in listed))
+
+    def told(self, ranges: Sequence[Interval], *, extent: Interval | None) -> tuple[BaseRange, ...]:
+        """Why each of these ranges is read from the base table, as far as there is data."""
+        found: list[BaseRange] = []
+        for wanted in IntervalSet.of(ranges).clip(extent) if extent is not None else ():
+            found += self._told(wanted)
+        return tuple(found)
+
+    def _told(self, wanted: Interval) -> list[BaseRange]:
+        grid, width_ms = self._grid, self._grid.width_ms
+        entries = {
+            start_ms: reason
+            for number, shard in self._shards.items()
+            if grid.shard_start(number) < wanted.end_ms and wanted.start_ms < grid.shard_start(number + 1)
+            for start_ms, reason in self._of(shard).items()
+            if start_ms < wanted.end_ms and wanted.start_ms < start_ms + width_ms
+        }
+        found: list[BaseRange] = []
+        at_ms = wanted.start_ms
+        for start_ms, reason in entries.items():
+            if at_ms < start_ms:
+                found.append(_base_range(at_ms, start_ms, Reason(Why.VACANT), width_ms))
+            begin_ms, end_ms = max(start_ms, wanted.start_ms), min(start_ms + width_ms, wanted.end_ms)
+            found.append(_base_range(begin_ms, end_ms, reason, width_ms))
+            at_ms = end_ms
+        if at_ms < wanted.end_ms:
+            found.append(_base_range(at_ms, wanted.end_ms, Reason(Why.VACANT), width_ms))
+        return _joined(found)
+
+    @staticmethod
+    def _of(shard: ShardRoute) -> dict[int, Reason]:
+        """Every bucket with an entry. One that may be read is read from base only where a query cuts through it."""
+        return dict(sorted((dict.fromkeys(shard.starts, Reason(Why.NOT_ALIGNED)) | dict(shard.reasons)).items()))
+
+
+def _base_range(start_ms: int, end_ms: int, reason: Reason, width_ms: int) -> BaseRange:
+    buckets = -(-end_ms // width_ms) - start_ms // width_ms
+    return BaseRange(Interval(start_ms, end_ms), reason.why, buckets, reason.cause, reason.error)
+
+
+def _joined(ranges: Iterable[BaseRange]) -> list[BaseRange]:
+    """Neighbours that have the same reason, told once."""
+    joined: list[BaseRange] = []
+    for one in ranges:
+        last = joined[-1] if joined else None
+        if last and last.interval and one.interval and _same_reason(last, one):
+            reach = Interval(last.interval.start_ms, one.interval.end_ms)
+            joined[-1] = BaseRange(reach, one.why, last.buckets + one.buckets, one.cause, one.error)
+        else:
+            joined.append(one)
+    return joined
+
+
+def _same_reason(one: BaseRange, other: BaseRange) -> bool:
+    return (one.why, one.cause, one.error) == (other.why, other.cause, other.error)
+
+
+class Router:
+    """Routes of one view, kept from one registry version to the next: only shards whose source moved are looked at."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Shard, object, ShardRoute]] = {}
+
+    def routes(self, view: "ViewSnapshot", table: TableSnapshot) -> Routes:
+        known = self._known
+        self._known = {n: self._routed(view, table, n, shard, known.get(n)) for n, shard in view.shards.items()}
+        return Routes(view.header.definition.grid, {n: made for n, (_, _, made) in self._known.items()})
+
+    @staticmethod
+    def _routed(
+        view: "ViewSnapshot",
+        table: TableSnapshot,
+        number: int,
+        shard: Shard,
+        known: tuple[Shard, object, ShardRoute] | None,
+    ) -> tuple[Shard, object, ShardRoute]:
+        grid = view.header.definition.grid
+        window = Interval(grid.shard_start(number), grid.shard_start(number + 1))
+        quarantined = {s: error for s, error in view.quarantined.items() if grid.shard_of(s) == number}
+        decided_on = (
+            table.versions_in(window), view.earlier and view.earlier.versions_in(window), tuple(quarantined.items())
+        )  # fmt: skip
+        if known is not None and known[0] is shard and known[1] == decided_on:
+            return known
+        made = route(shard, view.header, table, earlier=view.earlier, quarantined=quarantined)
+        return shard, decided_on, made
+
+
+@dataclass(slots=True, eq=False)
+class ViewSnapshot:
+    """A view as it was last seen."""
+
+    header: ViewHeader
+    definition: Definition
+    shards: Mapping[int, Shard]
+    quarantined: Mapping[int, str] = field(default_factory=dict)
+    """The error of each bucket that is given up on."""
+    earlier: TableSnapshot | None = None
+    """A registry that is still fresh enough for the query; see `route`."""
+    router: Router = field(default_factory=Router)
+
+    @property
+    def name(self) -> str:
+        return self.header.definition.name
+
+    def routes(self, table: TableSnapshot) -> Routes:
+        return self.router.routes(self, table)
+
+
+def complement(ranges: IntervalSet, within: Interval) -> tuple[Interval, ...]:
+    """What of an interval the ranges leave."""
+    left: list[Interval] = []
+    at_ms = within.start_ms
+    for taken in ranges.clip(within):
+        if at_ms < taken.start_ms:
+            left.append(Interval(at_ms, taken.start_ms))
+        at_ms = taken.end_ms
+    if at_ms < within.end_ms:
+        left.append(Interval(at_ms, within.end_ms))
+    return tuple(left)
