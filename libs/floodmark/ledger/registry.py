@@ -128,9 +128,9 @@ class Registry:
     def header(self, table: str) -> TableHeader:
         return self._read_header(table)[0]
 
-    def _read_header(self, table: str) -> tuple[TableHeader, int]:
+    def _read_header(self, table: str, *, synced: bool = False) -> tuple[TableHeader, int]:
         path = paths.table(table)
-        node = self._store.read(path)
+        node = self._store.read_current(path) if synced else self._store.read(path)
         if node is None:
             raise InvalidInput("unknown-table", f"there is no table {table!r}")
         header = codec.decode_table(node.data, what=path)
@@ -256,10 +256,13 @@ class Registry:
         nodes = self._store.read_many([paths.slice_(table, key) for key in keys])
         return {key: None if node is None else node.version for key, node in zip(keys, nodes, strict=True)}
 
-    def snapshot(self, table: str) -> Snapshot:
-        """The whole registry, current as of the header read in here. Reads only what moved since the last time."""
+    def snapshot(self, table: str, *, synced: bool = False) -> Snapshot:
+        """The whole registry, current as of the header read in here. Reads only what moved since the last time.
+
+        `synced` makes sure that the header is not an old one, from a server that lags.
+        """
         for _ in range(SNAPSHOT_TRIES_MAX):
-            header, node_version = self._read_header(table)
+            header, node_version = self._read_header(table, synced=synced)
             known = self._snapshots.get(table)
             if known is not None and known.header_node_version == node_version:
                 return known

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from sqlglot import exp
 
+from floodmark.core.intervals import Interval
 from floodmark.core.segments import Segment
 from floodmark.core.tables import TableDefinition
 from floodmark.query.asked import Asked, asked_of, output_name
@@ -29,26 +30,18 @@ from floodmark.query.plan import (
 )
 from floodmark.query.rewriting import Rewritten, rewritten
 from floodmark.query.rules import Miss, Missed, Refusal, refused
-from floodmark.query.shapes import ViewShape
 from floodmark.query.snapshots import Chosen, Routes, TableSnapshot, ViewSnapshot, complement
 from floodmark.query.statements import check_columns, parsed, table_nodes
-from floodmark.sql.model import Definition
 from floodmark.sql.parsing import bounded_depth, render
 
 VIEW_SOURCE = "floodmark_view"
 STATEMENTS_KEPT_MAX = 512
-SHAPES_KEPT_MAX = 4_096
 
 
 @lru_cache(maxsize=STATEMENTS_KEPT_MAX)
 def _parsed(select: str) -> exp.Query:
     """Dashboards ask the same again and again. The tree is never changed."""
     return parsed(select)
-
-
-@lru_cache(maxsize=SHAPES_KEPT_MAX)
-def _shape(definition: Definition) -> ViewShape:
-    return ViewShape(definition)
 
 
 def tables_in(select: str) -> frozenset[str]:
@@ -79,10 +72,7 @@ class _Candidate:
     chosen: Chosen
     within: Rows
     base: tuple[Segment, ...]
-
-    @property
-    def bytes(self) -> int:
-        return self.chosen.bytes + sum(s.bytes for s in self.base)
+    bytes: int
 
     @property
     def rank(self) -> tuple[int, int, str]:
@@ -131,17 +121,17 @@ class _Planner:
                 found.append(_candidate(asked, table, view))
             except Missed as missed:
                 unused.append(Unused(view.name, missed.rule, str(missed)))
-        base = self._from_base(asked, ())
         best = min(found, key=lambda candidate: candidate.rank, default=None)
-        if best is not None and best.bytes > base.receipt.bytes_from_base:
+        base_bytes = table.bytes(_outer(asked), timeless=asked.timeless) if best is not None else 0
+        if best is not None and best.bytes > base_bytes:
             best = None
         for other in found:
             if other is not best:
                 chosen = "the base table" if best is None else f"view {best.view.name}"
-                told = f"it would read {other.bytes} bytes, {chosen} reads {best.bytes if best else _bytes(base)}"
+                told = f"it would read {other.bytes} bytes, {chosen} reads {best.bytes if best else base_bytes}"
                 unused.append(Unused(other.view.name, Miss.COSTS_MORE, told))
         if best is None:
-            return replace(base, receipt=replace(base.receipt, unused=tuple(unused)))
+            return self._from_base(asked, tuple(unused))
         return self._from_view(asked, table, best, tuple(unused))
 
     # -- the two kinds of plans ------------------------------------------------------------------------------------
@@ -156,7 +146,7 @@ class _Planner:
             files=best.chosen.files,
             columns=best.made.view_columns,
             table=table.definition,
-            definition=best.view.definition,
+            definition=best.view.shape.definition if best.view.shape else None,
         )
         sources = [view]
         if best.base:
@@ -185,17 +175,16 @@ class _Planner:
             names = _output_names(self._tree)
         else:
             (table,) = self._read.values()
-            outer = asked.bounds.outer
-            files = table.segments([] if outer is None else [outer], timeless=asked.timeless)
+            files = table.segments(_outer(asked), timeless=asked.timeless)
             sources, names = (_base_source(table, files, asked.columns),), asked.names
         receipt = replace(self._receipt, bytes_from_base=sum(s.bytes for s in sources), unused=unused)
         return QueryPlan(render(self._tree), sources, names, receipt)
 
 
 def _candidate(asked: Asked, table: TableSnapshot, view: ViewSnapshot) -> _Candidate:
-    rows_max = table.rows
-    columns = dict(table.definition.columns)
-    made = rewritten(asked, _shape(view.definition), columns, rows_max=rows_max)
+    if view.shape is None:
+        raise Missed(Miss.NO_DEFINITION, view.refusal)
+    made = rewritten(asked, view.shape, dict(table.definition.columns), rows_max=table.rows)
     outer, inner = asked.bounds.outer, asked.bounds.inner
     if outer is None or inner is None:
         raise Missed(Miss.NOTHING_CURRENT, "no whole bucket lies in the query's range of time")
@@ -205,7 +194,8 @@ def _candidate(asked: Asked, table: TableSnapshot, view: ViewSnapshot) -> _Candi
         raise Missed(Miss.NOTHING_CURRENT, "it has no bucket in the query's range that is as the table is now")
     left = complement(chosen.runs, outer)
     base = table.segments(left, timeless=asked.timeless)
-    return _Candidate(view, made, routes, chosen, Rows(left, asked.timeless), tuple(base))
+    size = chosen.bytes + sum(s.bytes for s in base)
+    return _Candidate(view, made, routes, chosen, Rows(left, asked.timeless), tuple(base), size)
 
 
 def _told(best: _Candidate, table: TableSnapshot) -> tuple[BaseRange, ...]:
@@ -249,5 +239,5 @@ def _unused(views: Sequence[ViewSnapshot], rule: Miss, message: str) -> tuple[Un
     return tuple(Unused(view.name, rule, message) for view in views)
 
 
-def _bytes(base: QueryPlan) -> int:
-    return base.receipt.bytes_from_base
+def _outer(asked: Asked) -> list[Interval]:
+    return [] if asked.bounds.outer is None else [asked.bounds.outer]

@@ -20,7 +20,7 @@ from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
 from floodmark.core.tables import TableDefinition, ViewHeader
 from floodmark.query.plan import BaseRange, SourceFile, Why
-from floodmark.sql.model import Definition
+from floodmark.query.shapes import ViewShape
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +37,7 @@ class TableSnapshot:
     """From the first row to the last. None without data, or without times."""
     _everything: list[Segment] | None = None
     _rows: int | None = None
+    _bytes: int | None = None
     _fingerprints: dict[Interval, Fingerprint] = field(default_factory=dict)
 
     def everything(self) -> list[Segment]:
@@ -51,20 +52,33 @@ class TableSnapshot:
             self._rows = sum(s.rows for s in self.everything())
         return self._rows
 
+    def bytes(self, ranges: Sequence[Interval], *, timeless: bool) -> int:
+        """Of the segments that would be read."""
+        if any(self._is_everything(wanted) for wanted in ranges):
+            if self._bytes is None:
+                self._bytes = sum(s.bytes for s in self.everything())
+            return self._bytes
+        return sum(s.bytes for s in self.segments(ranges, timeless=timeless))
+
+    def _is_everything(self, wanted: Interval) -> bool:
+        extent = self.extent
+        return extent is None or (wanted.start_ms <= extent.start_ms and extent.end_ms <= wanted.end_ms)
+
     def segments(self, ranges: Iterable[Interval], *, timeless: bool) -> list[Segment]:
         """Those that may have rows in one of the ranges, or, if asked for, rows without a time."""
-        extent, found = self.extent, dict[str, Segment]()
+        found: dict[str, Segment] = {}
         for wanted in ranges:
-            if extent is None or (wanted.start_ms <= extent.start_ms and extent.end_ms <= wanted.end_ms):
+            if self._is_everything(wanted):
                 return self.everything()
-            found |= self._in(wanted, extent)
+            found |= self._in(wanted)
             found |= {s.name: s for s in self.slices.get(WIDE, EMPTY_SLICE) if s.interval is None}
         if timeless:
             found |= {s.name: s for s in self.everything() if s.timeless_rows != 0}
         return sorted(found.values(), key=attrgetter("path"))
 
-    def _in(self, wanted: Interval, extent: Interval) -> dict[str, Segment]:
-        if not wanted.overlaps(extent):
+    def _in(self, wanted: Interval) -> dict[str, Segment]:
+        extent = self.extent
+        if extent is None or not wanted.overlaps(extent):
             return {}
         window = Interval(max(wanted.start_ms, extent.start_ms), min(wanted.end_ms, extent.end_ms))
         return segments_in(window, self._slices(window))
@@ -281,10 +295,13 @@ class ViewSnapshot:
     """A view as it was last seen."""
 
     header: ViewHeader
-    definition: Definition
+    shape: ViewShape | None
+    """Its definition; None when that cannot be analysed."""
     shards: Mapping[int, Shard]
     quarantined: Mapping[int, str] = field(default_factory=dict)
     """The error of each bucket that is given up on."""
+    refusal: str = ""
+    """Why the definition cannot be analysed."""
     earlier: TableSnapshot | None = None
     """A registry that is still fresh enough for the query; see `route`."""
     router: Router = field(default_factory=Router)
