@@ -105,6 +105,10 @@ class Connection:
         """A page of the broker, such as /v1/views, as JSON."""
         return json.loads(self._request("GET", path, None)[1])
 
+    def post(self, path: str, document: object) -> Any:
+        """Send JSON to a page of the broker, such as /v1/tables/trips/segments."""
+        return json.loads(self._request("POST", path, json.dumps(document).encode())[1])
+
     def _ask(self, text: str, form: str, *, query_id: str | None, **limits: int) -> tuple[str, bytes]:
         body = {"sql": text, "format": form, "settings": self.settings, **limits}
         body["query_id"] = query_id or uuid.uuid4().hex

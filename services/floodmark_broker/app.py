@@ -14,7 +14,11 @@ from floodmark.contracts.topics import ANNOUNCEMENTS
 from floodmark.core.ports import Clock, new_id
 from floodmark.core.tables import TableDefinition, ViewDefinition
 from floodmark.ledger.ledger import open_ledger
+from floodmark.ledger.zookeeper import ZooKeeperStore
+from floodmark.query.desk import Desk
+from floodmark.query.pictures import Pictures
 from floodmark.service import wiring
+from floodmark.service.chores import Chore, Chores
 from floodmark.service.runner import Runtime, Service
 from floodmark.service.settings import KafkaSettings
 from floodmark.spark.materialization import stored_schema
@@ -26,12 +30,13 @@ from floodmark_broker.config import BrokerSettings
 from floodmark_broker.engine import Engine
 from floodmark_broker.execution import Execution
 from floodmark_broker.pages import Limits, Pages
-from floodmark_broker.planning import LedgerPlanner
+from floodmark_broker.planning import Planner
 from floodmark_broker.stopping import Queries
 
 log = structlog.get_logger()
 
-STEP_MS = 200
+STEP_MS = 100
+TEND_EVERY_MS = 500
 DRAIN_TURN_MS = 50
 
 
@@ -43,6 +48,11 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
     warm_up(spark)
     log.info("spark_started", master=spark.sparkContext.master, version=spark.version)
     ledger = open_ledger(runtime.session, clock=runtime.clock, randomness=runtime.randomness)
+    pictures = Pictures(ZooKeeperStore(runtime.session))
+    desk = Desk(
+        ledger.registry, ledger.holds, pictures, runtime.clock, reader=runtime.instance, hold_ms=own.hold_ttl_ms
+    )
+    runtime.resources.callback(desk.close)
     execution = Execution(spark)
     queries = Queries(
         wiring.thread_pool(runtime, threads_max=own.concurrency_max),
@@ -67,11 +77,12 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
         return new_id(runtime.randomness)
 
     engine = Engine(
-        planner=LedgerPlanner(ledger, runtime.clock),
+        planner=Planner(desk),
         execution=execution,
         commands=Commands(ledger, runtime.clock, make_id, own.views_location, stored_columns),
         queries=queries,
         clock=runtime.clock,
+        after_command=pictures.look,
     )
     access = Access.of(
         read=[t.get_secret_value() for t in own.read_tokens], admin=[t.get_secret_value() for t in own.admin_tokens]
@@ -87,7 +98,9 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
         new_id=make_id,
     )
     pages.serve(runtime.port)
-    return Broker(queries, runtime.clock)
+    runtime.health.require("queries", queries.trouble)
+    chores = [Chore("look at views and holds", desk.tend, TEND_EVERY_MS)]
+    return Broker(queries, Chores(wiring.thread_pool(runtime, threads_max=1), runtime.clock, chores), runtime.clock)
 
 
 @dataclass(slots=True)
@@ -124,12 +137,14 @@ class Announcer:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """There is nothing to step: requests come by HTTP. At the end, running queries get the grace period."""
+    """Requests come by HTTP and run on threads of their own. At the end, running queries get the grace period."""
 
     queries: Queries
+    chores: Chores
     clock: Clock
 
     def step(self) -> int:
+        self.chores.step()
         return STEP_MS
 
     def drain(self, *, deadline_ms: int) -> int:

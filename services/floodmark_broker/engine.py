@@ -7,6 +7,7 @@ and the last one reads base tables only (Q9).
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,8 +36,8 @@ Settings = Mapping[str, str]
 Document = dict[str, Any]
 
 
-class Planner(Protocol):
-    def plan(self, select: str, *, freshness: Freshness, rewrite: bool) -> QueryPlan: ...
+class Plans(Protocol):
+    def planned(self, select: str, *, freshness: Freshness, rewrite: bool) -> AbstractContextManager[QueryPlan]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,13 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    planner: Planner
+    planner: Plans
     execution: Execution
     commands: Commands
     queries: Queries
     clock: Clock
+    after_command: Callable[[], None]
+    """So that whoever creates a view and asks at once is answered from what is there now."""
 
     def answer(self, asked: Asked) -> Answered:
         statement = read_statement(asked.sql)
@@ -77,11 +80,13 @@ class Engine:
             name, value = checked_setting(statement.name, statement.value)
             return Answered(asked.query_id, relation(("setting", "value"), [(name, value)]), settings={name: value})
         if isinstance(statement, Explain):
-            plan = self._plan(statement.select, asked.settings)
-            return Answered(asked.query_id, explanation(plan), document_of(plan.receipt))
+            with self._planned(statement.select, asked.settings) as plan:
+                return Answered(asked.query_id, explanation(plan), document_of(plan.receipt))
         if isinstance(statement, Select):
             return self._select(statement.text, asked)
-        return Answered(asked.query_id, self.commands.run(statement))
+        rows = self.commands.run(statement)
+        self.after_command()
+        return Answered(asked.query_id, rows)
 
     def _select(self, text: str, asked: Asked) -> Answered:
         ticket = Ticket(asked.query_id, text, self.clock.monotonic_ms())
@@ -94,25 +99,27 @@ class Engine:
 
     def _run(self, text: str, asked: Asked, ticket: Ticket) -> Answered:
         for number in range(1, PLANS_MAX + 1):
-            began_ms = self.clock.monotonic_ms()
-            last = number == PLANS_MAX
-            plan = self._plan(text, {**asked.settings, "rewrite": "off"} if last else asked.settings)
-            planned_ms = self.clock.monotonic_ms()
-            ticket.check()
+            settings = {**asked.settings, "rewrite": "off"} if number == PLANS_MAX else asked.settings
             try:
-                executed = self.execution.run(plan, ticket, rows_max=asked.rows_max)
+                return self._run_once(text, settings, asked, ticket, number)
             except FilesVanished as error:
                 log.info("query_planned_again", query_id=ticket.query_id, plans=number, reason=str(error))
                 vanished = error
                 self.clock.sleep_ms(WAIT_BETWEEN_PLANS_MS * (number - 1))
-                continue
-            times = {"planning_ms": planned_ms - began_ms, "execution_ms": self.clock.monotonic_ms() - planned_ms}
-            receipt = {**document_of(plan.receipt), "plans": number, **times, **_read(executed)}
-            return Answered(asked.query_id, executed.rows, receipt)
         raise Unavailable(f"files of the table are registered and not there, or not as registered: {vanished}")
 
-    def _plan(self, select: str, settings: Settings) -> QueryPlan:
-        return self.planner.plan(
+    def _run_once(self, text: str, settings: Settings, asked: Asked, ticket: Ticket, number: int) -> Answered:
+        began_ms = self.clock.monotonic_ms()
+        with self._planned(text, settings) as plan:
+            planned_ms = self.clock.monotonic_ms()
+            ticket.check()
+            executed = self.execution.run(plan, ticket, rows_max=asked.rows_max)
+        times = {"planning_ms": planned_ms - began_ms, "execution_ms": self.clock.monotonic_ms() - planned_ms}
+        receipt = {**document_of(plan.receipt), "plans": number, **times, **_read(executed)}
+        return Answered(asked.query_id, executed.rows, receipt)
+
+    def _planned(self, select: str, settings: Settings) -> AbstractContextManager[QueryPlan]:
+        return self.planner.planned(
             select,
             freshness=freshness_of(settings.get("freshness", "strict")),
             rewrite=settings.get("rewrite", "on") != "off",

@@ -3,15 +3,16 @@
 A session of its own keeps the names of one query from another's; all of them share the one warm Spark.
 """
 
+import re
 import threading
 from dataclasses import dataclass
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from floodmark.core.errors import InvalidInput
-from floodmark.parquet.inspection import schema_of
 from floodmark.parquet.lake import Lake
 from floodmark.query.plan import Kind, QueryPlan, Source
 from floodmark.spark.output import quoted
@@ -22,8 +23,13 @@ from floodmark_broker.stopping import Ticket
 SMALL_BYTES_MAX = 64 * 1024 * 1024
 """A read up to this size shuffles into one partition: a task for a few rows costs more than the rows."""
 
+INTERPRETED_ROWS_MAX = 100_000
+"""So few rows are through before the code for a query with new numbers in it would be compiled (ADR 8)."""
+
 _FILES_GONE = ("PATH_NOT_FOUND", "FAILED_READ_FILE", "FileNotFoundException", "FILE_NOT_EXIST")
 _TOO_LARGE = "maxResultSize"
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*\] .*")
+_SAID_MAX = 500
 
 
 class FilesVanished(Exception):
@@ -50,31 +56,23 @@ class Execution:
         self._spark.sparkContext.setJobGroup(ticket.query_id, ticket.text[:200], interruptOnCancel=True)
         small = sum(source.bytes for source in plan.sources) <= SMALL_BYTES_MAX
         session.conf.set("spark.sql.shuffle.partitions", "1" if small else self._partitions)
+        compiled = sum(source.rows for source in plan.sources) > INTERPRETED_ROWS_MAX
+        session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
+        session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
         try:
             for source in plan.sources:
                 _frame(session, source).createOrReplaceTempView(source.name)
             ticket.check()
             return self._collected(session, plan, ticket, rows_max)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             ticket.check()
-            raise told(error) from error
+            raise told(str(error)) from error
         finally:
             for source in plan.sources:
                 session.catalog.dropTempView(source.name)
 
     def cancel(self, query_id: str) -> None:
         self._spark.sparkContext.cancelJobGroup(query_id)
-
-    def columns(self, sql: str, source: Source) -> list[tuple[str, str]]:
-        """The names and types that a query over one source would have, by analysis alone."""
-        session = self._session()
-        try:
-            _frame(session, source).createOrReplaceTempView(source.name)
-            return [(f.name, f.dataType.simpleString()) for f in session.sql(sql).schema]
-        except PySparkException as error:
-            raise told(error) from error
-        finally:
-            session.catalog.dropTempView(source.name)
 
     def _collected(self, session: SparkSession, plan: QueryPlan, ticket: Ticket, rows_max: int) -> Executed:
         frame = session.sql(plan.sql)
@@ -98,13 +96,9 @@ class Execution:
 def _frame(session: SparkSession, source: Source) -> DataFrame:
     lake = Lake(source.location)
     uris = [lake.uri(file.path) for file in source.files]
-    # A table that was defined before it had a file has no columns; all of its files have the same.
-    found = dict(schema_of(lake, source.files[0].path)) if source.files and not source.table.columns else {}
-    columns = dict(source.table.columns) or found
+    columns = dict(source.table.columns)
     if source.kind is Kind.VIEW:
         assert source.definition is not None, f"view {source.of} has no definition"
-        if found:
-            return files_frame(session, uris, base_schema(found, source.columns, table=source.of))
         return files_frame(session, uris, view_schema(session, source.definition, columns, source.columns))
     time_column = source.table.time_column
     wanted = tuple(dict.fromkeys((*source.columns, time_column)))
@@ -121,21 +115,17 @@ def _check_sizes(plan: QueryPlan, read: ReadCounts) -> None:
         raise FilesVanished(f"a scan found {strange[0]} bytes, planned were {sorted(planned)}")
 
 
-def told(error: PySparkException) -> Exception:
-    """What Spark complains of, as what the asker may do next."""
-    text = str(error)
+def told(text: str) -> Exception:
+    """What Spark complains of, as what the asker may do next. What fails in a task comes with the whole stack."""
+    condition = _CONDITION.search(text)
+    said = condition[0] if condition else text.strip().partition("\n")[0]
     if any(word in text for word in _FILES_GONE):
-        return FilesVanished(_first_line(text))
+        return FilesVanished(said[:_SAID_MAX])
     if _TOO_LARGE in text:
         return _too_many(None)
-    condition = error.getCondition() or "spark"
-    return InvalidInput("query-failed", f"Spark refuses the query with {condition}: {_first_line(text)}")
+    return InvalidInput("query-failed", f"Spark cannot run the query: {said[:_SAID_MAX]}")
 
 
 def _too_many(rows_max: int | None) -> InvalidInput:
     limit = f"more than {rows_max} rows" if rows_max is not None else "more bytes than one answer may have"
     return InvalidInput("rows-max", f"the answer has {limit}; write LIMIT, or group more coarsely")
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:500] if text.strip() else "no reason given"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.ports import Clock
@@ -64,6 +64,8 @@ class Queries:
         self._tickets_max = concurrency_max + waiting_max
         self._cancel_jobs = cancel_jobs
         self._tickets: dict[str, Ticket] = {}
+        self._left: list[Future[Any]] = []
+        """Stopped, and not ended when their clients were told."""
         self._lock = threading.Lock()
         self._closed = False
 
@@ -139,3 +141,9 @@ class Queries:
                 future.exception(timeout=LOOK_EVERY_S)
             except NotYet:
                 continue
+        self._left = [known for known in [*self._left, future] if not known.done()]
+
+    def trouble(self) -> str | None:
+        """Spark looks whether a task is to end when the task asks for its next rows. One that never does goes on."""
+        left = sum(not future.done() for future in self._left)
+        return f"{left} queries were stopped and have not ended" if left else None

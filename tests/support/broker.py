@@ -16,6 +16,9 @@ import pytest
 
 import floodmark
 from floodmark.client import Answer, Connection
+from floodmark.core.segments import Segment
+from floodmark.parquet.inspection import inspect
+from floodmark.parquet.lake import Lake
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS
 from tests.support.service_process import ServiceUnderTest, new_table
@@ -101,6 +104,7 @@ RIDES = pa.schema(
         ("fare", pa.float64()),
         ("cents", pa.int64()),
         ("price", pa.decimal128(12, 2)),
+        ("big", pa.int64()),
     ]
 )
 HOURLY = """
@@ -124,14 +128,15 @@ class Rides:
         self.location = self.broker.system.lake / self.name
         self.location.mkdir(parents=True)
         properties = f"'time_column' = 'event_time', 'scan' = '{str(self.scan).lower()}'"
-        columns = "event_time TIMESTAMP, city STRING, rider BIGINT, fare DOUBLE, cents BIGINT, price DECIMAL(12, 2)"
+        columns = "event_time TIMESTAMP, city STRING, rider BIGINT, fare DOUBLE, cents BIGINT"
+        columns += ", price DECIMAL(12, 2), big BIGINT"
         self.write("first", 0, 1)
         self.ask(
             f"CREATE TABLE {{t}} ({columns}) USING parquet LOCATION '{self.location}' TBLPROPERTIES ({properties})"
         )
 
-    def write(self, name: str, first_hour: float, last_hour: float, *, rows: int = 1_000) -> Path:
-        """A whole file of rides in these hours, the last of them at the very end."""
+    def write(self, name: str, first_hour: float, last_hour: float, *, rows: int = 1_000, nulls: float = 0) -> Path:
+        """A whole file of rides in these hours, the last of them at the very end; `nulls` of them without a time."""
         dice = self.dice
         start_ms, end_ms = int(first_hour * HOUR_MS), int(last_hour * HOUR_MS)
         times = np.sort(dice.integers(start_ms, end_ms, rows))
@@ -140,12 +145,13 @@ class Rides:
         cents = dice.integers(-(2**40), 2**40, rows)
         table = pa.table(
             [
-                pa.array(times).cast(RIDES.field(0).type),
+                pa.array(times, mask=dice.random(rows) < nulls).cast(RIDES.field(0).type),
                 pa.array([CITIES[n] for n in np.minimum(dice.geometric(0.4, rows) - 1, len(CITIES) - 1)]),
                 pa.array(dice.integers(0, 30, rows)),
                 pa.array(fares, mask=dice.random(rows) < 0.2),
                 pa.array(cents, mask=dice.random(rows) < 0.1),
                 pa.array([decimal.Decimal(int(c) % 10_000_000) / 100 for c in cents], pa.decimal128(12, 2)),
+                pa.array(dice.integers(-(2**63), 2**63 - 1, rows)),
             ],
             schema=RIDES,
         )
@@ -190,6 +196,23 @@ class Rides:
         assert found == wanted, f"{text}: {found[:3]} are answered, {wanted[:3]} are right; {answer.receipt}"
         assert_read_as_planned(answer)
         return answer
+
+
+def registered_segment(rides: Rides, path: Path, *, name: str | None = None) -> Segment:
+    """A file as the ingester would register it."""
+    definition = rides.broker.system.ledger.registry.definition(rides.name)
+    seen = inspect(Lake(str(rides.location)), path.name, time_column="event_time", columns=definition.columns)
+    return Segment(
+        name=name or path.name,
+        crc=seen.crc,
+        start_ms=seen.start_ms,
+        last_ms=seen.last_ms,
+        path=path.name,
+        rows=seen.rows,
+        bytes=seen.file.bytes,
+        stamp=seen.file.stamp,
+        timeless_rows=seen.timeless_rows,
+    )
 
 
 def assert_read_as_planned(answer: Answer) -> None:

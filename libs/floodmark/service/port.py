@@ -132,6 +132,12 @@ def _handler(answer: Callable[[Request], Answer]) -> type[BaseHTTPRequestHandler
             self._send(reply)
 
         def _send(self, reply: Answer) -> None:
+            try:
+                self._write(reply)
+            except ConnectionError:
+                self.close_connection = True  # the client has gone, and takes no answer
+
+        def _write(self, reply: Answer) -> None:
             self.send_response(reply.status)
             self.send_header("Content-Type", reply.kind)
             self.send_header("Content-Length", str(len(reply.body)))
