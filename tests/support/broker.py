@@ -31,11 +31,8 @@ Row = tuple[Any, ...]
 class BrokerUnderTest:
     system: System
     process: ServiceUnderTest
+    url: str
     connection: Connection
-
-    @property
-    def url(self) -> str:
-        return url_of(self.process)
 
     def sql(self, text: str, **limits: Any) -> Answer:
         return self.connection.sql(text, **limits)
@@ -83,7 +80,8 @@ def _value(value: Any) -> Any:
 def start_broker(system: System, **environ: str) -> BrokerUnderTest:
     process = system.start("broker", **{**SMALL_SPARK, **environ})
     process.await_event("service_started", within_s=START_WITHIN_S)
-    return BrokerUnderTest(system, process, floodmark.connect(url_of(process)))
+    url = url_of(process)
+    return BrokerUnderTest(system, process, url, floodmark.connect(url))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import Completer, WordCompleter
+from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from rich.console import Console
 from rich.table import Column, Table
@@ -66,15 +68,21 @@ def _url(url: str | None, directory: Path | None) -> str:
 
 def prompt(broker: Connection, console: Console) -> None:
     """Statements until the end of input. A refusal is told, and the next one may do better."""
-    session: PromptSession[str] = PromptSession(history=_history(), completer=_completer(broker))
+    session: PromptSession[str] = PromptSession(
+        "floodmark> ",
+        multiline=Condition(_is_open),
+        prompt_continuation="        -> ",
+        history=_history(),
+        completer=_completer(broker),
+    )
     while True:
         try:
-            text = _statement(session)
+            text = session.prompt()
         except KeyboardInterrupt:
             continue
         except EOFError:
             return
-        if text.strip().lower().rstrip("; ") in ("exit", "quit"):
+        if _ends(text):
             return
         if text.strip().rstrip(";"):
             _run(broker, text, console)
@@ -87,11 +95,14 @@ def _run(broker: Connection, text: str, console: Console) -> None:
         console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
 
 
-def _statement(session: "PromptSession[str]") -> str:
-    lines = [session.prompt("floodmark> ")]
-    while lines[-1].strip() and not lines[-1].rstrip().endswith(";"):
-        lines.append(session.prompt("        -> "))
-    return "\n".join(lines)
+def _is_open() -> bool:
+    """Whether Enter begins another line: a statement goes on until its semicolon."""
+    text = get_app().current_buffer.text
+    return bool(text.strip()) and not text.rstrip().endswith(";") and not _ends(text)
+
+
+def _ends(text: str) -> bool:
+    return text.strip().lower().rstrip("; ") in ("exit", "quit")
 
 
 def _history() -> History:
