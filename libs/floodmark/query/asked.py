@@ -7,7 +7,7 @@
 Every expression is over the table's own column names; names of outputs are replaced by what they stand for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -83,20 +83,18 @@ class Asked:
     timeless: bool
     """Whether rows without a time can satisfy the conditions."""
 
+    aggregates: tuple[Term, ...]
+    """Each once, with its FILTER."""
+
     @property
     def is_aggregate(self) -> bool:
-        return self.groups is not None or any(True for _ in self.aggregates())
+        return self.groups is not None or bool(self.aggregates)
 
-    def aggregates(self) -> Iterator[Term]:
-        """Each aggregate once, with its FILTER."""
-        seen = set()
-        trees = [t.tree for t in self.items] + ([self.having.tree] if self.having else []) + list(self.order)
-        for tree in trees:
-            for call in aggregates_in(tree):
-                term = Term.of(call.parent if isinstance(call.parent, exp.Filter) else call)
-                if term.text not in seen:
-                    seen.add(term.text)
-                    yield term
+
+def _aggregates(trees: Iterable[exp.Expr]) -> tuple[Term, ...]:
+    calls = (call for tree in trees for call in aggregates_in(tree))
+    terms = (Term.of(call.parent if isinstance(call.parent, exp.Filter) else call) for call in calls)
+    return tuple({term.text: term for term in terms}.values())
 
 
 def asked_of(tree: exp.Query, table: TableDefinition) -> Asked:
@@ -132,19 +130,22 @@ class _Reader:
         bounds = Bounds()
         for condition in where:
             bounds = bounds.and_(condition.bounds or Bounds(outer=condition.outer))
-        having = self._tree.args.get("having")
+        clause = self._tree.args.get("having")
+        having = None if clause is None else self._over_outputs(clause.this)
+        order = tuple(self._order())
         return Asked(
             names=tuple(self._names),
             items=tuple(self._items),
             where=where,
             groups=self._groups(),
-            having=None if having is None else self._over_outputs(having.this),
-            order=tuple(self._order()),
+            having=having,
+            order=order,
             limit=_count(self._tree.args.get("limit")),
             offset=_count(self._tree.args.get("offset")),
             columns=frozenset(self._known.read),
             bounds=bounds,
             timeless=not any(condition.needs_time for condition in where),
+            aggregates=_aggregates([*(t.tree for t in self._items), *([having.tree] if having else []), *order]),
         )
 
     def _expanded(self) -> Iterator[exp.Expr]:

@@ -231,7 +231,7 @@ class Desk:
         snapshot = newest.snapshot if newest and newest.at_ms >= oldest_ms else self._prove(name, table)
         with self._lock:
             earlier = next((p.snapshot for p in table.history if p.at_ms >= oldest_ms), None)
-        return snapshot, earlier if earlier is not snapshot else None
+        return snapshot, earlier or snapshot
 
     def _prove(self, name: str, table: _Table) -> TableSnapshot:
         """The registry as it is now: one round trip when it has not moved."""

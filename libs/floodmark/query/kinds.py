@@ -64,7 +64,7 @@ def kind_of(tree: exp.Expr, columns: Mapping[str, str]) -> Kind | None:
     if isinstance(tree, _ARITHMETIC):
         left, right = kind_of(tree.this, columns), kind_of(tree.expression, columns)
         return None if left is None or right is None else _combined(tree, left, right)
-    return _same(_branches(tree), columns)
+    return _common([_branch_kind(branch, columns) for branch in _branches(tree)])
 
 
 def _of_arrow(name: str) -> Kind | None:
@@ -106,9 +106,25 @@ def _branches(tree: exp.Expr) -> list[exp.Expr]:
     return [value for value in values if not isinstance(value.unnest(), exp.Null)]
 
 
-def _same(values: list[exp.Expr], columns: Mapping[str, str]) -> Kind | None:
-    kinds = {kind_of(value, columns) for value in values}
-    return kinds.pop() if len(kinds) == 1 else None
+def _branch_kind(branch: exp.Expr, columns: Mapping[str, str]) -> Kind | None:
+    """A whole number that is one of several values has the size of its type, however short it is written."""
+    kind = kind_of(branch, columns)
+    is_written = isinstance(branch.unnest(), exp.Literal)
+    return Whole(10 if kind.digits < 10 else 20) if is_written and isinstance(kind, Whole) else kind
+
+
+def _common(kinds: list[Kind | None]) -> Kind | None:
+    known = [kind for kind in kinds if kind is not None]
+    if not known or len(known) < len(kinds):
+        return None
+    if any(isinstance(kind, Real) for kind in known):
+        return Real()
+    if all(isinstance(kind, Whole) for kind in known):
+        return Whole(max(kind.digits for kind in known if isinstance(kind, Whole)))
+    decimals = [_as_decimal(kind) for kind in known]
+    scale = max(kind.scale for kind in decimals)
+    precision = max(kind.precision - kind.scale for kind in decimals) + scale
+    return Decimal(precision, scale) if precision <= PRECISION_MAX else None
 
 
 def _combined(tree: exp.Expr, left: Kind, right: Kind) -> Kind | None:

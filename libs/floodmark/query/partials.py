@@ -10,8 +10,9 @@ The count of nothing is 0 and the sum of nothing is NULL, in each step. A FILTER
 is applied to the view's rows, if it is about their keys.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -20,7 +21,6 @@ from floodmark.query.kinds import PRECISION_MAX, Decimal, Kind, Whole, kind_of, 
 from floodmark.query.rules import Miss, Missed
 from floodmark.query.shapes import ViewShape, column
 from floodmark.sql.model import Aggregate
-from floodmark.sql.parsing import render
 from floodmark.sql.rules import shown
 
 _SKETCHES: Mapping[str, tuple[Aggregate, str]] = {
@@ -36,189 +36,172 @@ _LONG = Decimal(20, 0)
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A column of partial aggregates: of a row of the view, and of a group of rows of the base table."""
+    """A column of partial aggregates: of a row of the view, and of a group of rows of the base table.
 
-    of_view: exp.Expr
-    of_base: exp.Expr
+    Trees are made only for the view that is read in the end; many are looked at.
+    """
+
+    of_view: Callable[[], exp.Expr]
+    of_base: Callable[[], exp.Expr]
+    as_stored: bool
+    """Whether the view's column is taken as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """An aggregate from its partial columns: `{0}` and `{1}` in the tree stand for them."""
+    """An aggregate from the columns that hold its partial aggregates."""
 
     partials: tuple[Partial, ...]
-    tree: exp.Expr
-
-    def over(self, names: tuple[str, ...]) -> exp.Expr:
-        made = self.tree.copy()
-        for place in list(made.find_all(exp.Placeholder)):
-            place.replace(column(names[int(place.name)]))
-        return made
+    over: Callable[[tuple[exp.Expr, ...]], exp.Expr]
 
 
-class Merger:
-    """Finds for aggregates of one query what a view has for them."""
+class Measure:
+    """An aggregate of a query, to be found in views."""
 
-    def __init__(self, shape: ViewShape, columns: Mapping[str, str], *, rows_max: int) -> None:
-        self._shape = shape
+    def __init__(self, term: Term, columns: Mapping[str, str], *, rows_max: int) -> None:
+        call, condition = term.tree, None
+        if isinstance(call, exp.Filter):
+            call, condition = call.this, call.expression.this
+        assert isinstance(call, exp.Anonymous), f"{term.text} is no aggregate"
+        self._term = term
+        self._condition = condition
+        self._conditions = {} if condition is None else {(t := Term.of(part)).text: t for part in conjuncts(condition)}
+        self._wanted = frozenset(self._conditions)
+        self._function = "avg" if call.name.lower() == "mean" else call.name.lower()
+        self._argument: Term | None = Term.of(call.expressions[0]) if len(call.expressions) == 1 else None
         self._columns = columns
         self._rows_max = rows_max
         """No group has more rows than the table."""
 
-    def merge(self, term: Term) -> Merge:
+    def found_in(self, shape: ViewShape) -> Merge:
         """Raises Missed when the view does not have it."""
-        call, condition = term.tree, None
-        if isinstance(call, exp.Filter):
-            call, condition = call.this, call.expression.this
-        if not isinstance(call, exp.Anonymous) or len(call.expressions) != 1:
-            raise self._missing(term)
-        return _Call(self, term, call, condition, self._shape, self._columns, self._rows_max).merge()
-
-    @staticmethod
-    def _missing(term: Term) -> Missed:
-        return Missed(Miss.AGGREGATE_NOT_IN_VIEW, f"the view does not have {shown(term.text)}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    merger: Merger
-    term: Term
-    call: exp.Anonymous
-    condition: exp.Expr | None
-    shape: ViewShape
-    columns: Mapping[str, str]
-    rows_max: int
-
-    def merge(self) -> Merge:
-        name = "avg" if self.call.name.lower() == "mean" else self.call.name.lower()
-        if name == "count":
-            return Merge((self._count(),), _coalesced_sum(0))
-        if name == "sum":
-            return self._sum()
-        if name == "avg":
-            return self._average()
-        if name in ("min", "max"):
-            return Merge((self._extreme(name),), _function(name, _place(0)))
-        if name == "approx_count_distinct":
-            partial = self._partial(Aggregate.HLL, "hll_sketch_agg")
-            estimate = _function("hll_sketch_estimate", _function("hll_union_agg", _place(0)))
-            return Merge((partial,), _function("coalesce", estimate, exp.Literal.number(0)))
-        if name in _SKETCHES:
-            aggregate, union = _SKETCHES[name]
-            return Merge((self._partial(aggregate, name),), _function(union, _place(0)))
-        raise self._missing()
+        function = self._function
+        if self._argument is None:
+            raise self._missing()
+        if function == "count":
+            return Merge((self._count(shape),), lambda p: _coalesced_sum(p[0]))
+        if function == "sum":
+            return self._sum(shape)
+        if function == "avg":
+            return self._average(shape)
+        if function in ("min", "max"):
+            return Merge((self._extreme(shape),), lambda p: _function(function, p[0]))
+        return self._sketched(shape)
 
     # -- one aggregate each ----------------------------------------------------------------------------------------
 
-    def _count(self) -> Partial:
-        if _counts_rows(self.argument):
-            return self._partial(Aggregate.COUNT_ROWS, "count")
+    def _count(self, shape: ViewShape) -> Partial:
+        if isinstance(self._counted.tree, exp.Star | exp.Literal | exp.Boolean):
+            return self._partial(shape, Aggregate.COUNT_ROWS, "count")
         try:
-            return self._partial(Aggregate.COUNT, "count")
+            return self._partial(shape, Aggregate.COUNT, "count")
         except Missed:
             # Of a key: all rows of its group have it, or none does.
-            key = self.shape.derived(Term.of(self.argument))
+            key = shape.derived(self._counted)
             if key is None:
                 raise
             has_value = exp.Not(this=exp.Is(this=exp.paren(key), expression=exp.Null()))
-            return self._partial(Aggregate.COUNT_ROWS, "count", also=has_value)
+            return self._partial(shape, Aggregate.COUNT_ROWS, "count", also=has_value)
 
-    def _sum(self) -> Merge:
+    def _sum(self, shape: ViewShape) -> Merge:
         kind = self._kind()
         try:
-            partial = self._partial(Aggregate.SUM, "sum")
+            partial = self._partial(shape, Aggregate.SUM, "sum")
         except Missed:
             if isinstance(kind, Whole):
                 raise
             # For a mean, decimals are added up as they are, and real numbers as doubles.
-            partial = self._partial(Aggregate.SUM_FOR_AVG, "sum")
-        merged = _function("sum", _place(0))
-        if isinstance(kind, Decimal):
-            merged = _decimal(merged, min(kind.precision + 10, PRECISION_MAX), kind.scale)
-        return Merge((partial,), merged)
+            partial = self._partial(shape, Aggregate.SUM_FOR_AVG, "sum")
+        if not isinstance(kind, Decimal):
+            return Merge((partial,), lambda p: _function("sum", p[0]))
+        size = (min(kind.precision + 10, PRECISION_MAX), kind.scale)
+        return Merge((partial,), lambda p: _decimal(_function("sum", p[0]), *size))
 
-    def _average(self) -> Merge:
+    def _average(self, shape: ViewShape) -> Merge:
         kind = self._kind()
-        count = self._partial(Aggregate.COUNT, "count")
-        total, number = _function("sum", _place(0)), _function("nullif", _coalesced_sum(1), exp.Literal.number(0))
-        if isinstance(kind, Decimal):
-            mean = self._decimal_mean(kind, total, number)
-            return Merge((self._either_sum(), count), mean)
-        partial = self._either_sum()
-        doubled = Partial(_double(partial.of_view), self._base("sum", _double(self.argument)))
-        return Merge((doubled, count), exp.Div(this=total, expression=_double(number), typed=False, safe=False))
-
-    def _either_sum(self) -> Partial:
+        count = self._partial(shape, Aggregate.COUNT, "count")
         try:
-            return self._partial(Aggregate.SUM_FOR_AVG, "sum")
+            total = self._partial(shape, Aggregate.SUM_FOR_AVG, "sum")
         except Missed:
-            return self._partial(Aggregate.SUM, "sum")
+            total = self._partial(shape, Aggregate.SUM, "sum")
+        if isinstance(kind, Decimal):
+            self._check_rounding(kind)
+            return Merge((total, count), lambda p: _decimal_mean(kind, *p))
+        doubled = Partial(
+            lambda: _double(total.of_view()), lambda: self._base("sum", _double(self._counted.tree)), total.as_stored
+        )
+        return Merge((doubled, count), lambda p: _quotient(_function("sum", p[0]), _double(_or_null(p[1]))))
 
-    def _decimal_mean(self, kind: Decimal, total: exp.Expr, number: exp.Expr) -> exp.Expr:
+    def _check_rounding(self, kind: Decimal) -> None:
         """Spark rounds a mean once. Here it is rounded twice, which is the same as long as the first leaves enough
         digits to tell a half from what is next to it: with n rows, that differs by 1 / 2n of the last digit or more."""
-        summed = Decimal(min(kind.precision + 10, PRECISION_MAX), kind.scale)
-        spare = quotient(summed, _LONG).scale - (kind.scale + 4)
-        if kind.precision + 4 > PRECISION_MAX or spare < 1 or self.rows_max >= 10**spare:
+        spare = quotient(_summed(kind), _LONG).scale - (kind.scale + 4)
+        if kind.precision + 4 > PRECISION_MAX or spare < 1 or self._rows_max >= 10**spare:
             raise Missed(
                 Miss.DECIMAL_AVERAGE,
-                f"{shown(self.term.text)} could not be rounded as Spark does it; "
-                f"ask for sum and count of {shown(render(self.argument))}",
+                f"{shown(self._term.text)} could not be rounded as Spark does it; "
+                f"ask for sum and count of {shown(self._counted.text)}",
             )
-        exact = _decimal(total, summed.precision, summed.scale)
-        divided = exp.Div(this=exact, expression=_decimal(number, 20, 0), typed=False, safe=False)
-        return _decimal(exp.paren(divided), kind.precision + 4, kind.scale + 4)
 
-    def _extreme(self, name: str) -> Partial:
+    def _extreme(self, shape: ViewShape) -> Partial:
+        function = self._function
         try:
-            return self._partial(Aggregate.MIN if name == "min" else Aggregate.MAX, name)
+            return self._partial(shape, Aggregate.MIN if function == "min" else Aggregate.MAX, function)
         except Missed:
-            key = self.shape.derived(Term.of(self.argument))
+            key = shape.derived(self._counted)
             if key is None:
                 raise
-            extra = self._extra(frozenset())
-            return Partial(_when(extra, key), self._base(name, self.argument))
+            extra = self._extra(shape, frozenset())
+            return Partial(lambda: _when(extra, key), lambda: self._base(function), as_stored=False)
+
+    def _sketched(self, shape: ViewShape) -> Merge:
+        if self._function == "approx_count_distinct":
+            partial = self._partial(shape, Aggregate.HLL, "hll_sketch_agg")
+            return Merge((partial,), lambda p: _coalesced(_estimate(_function("hll_union_agg", p[0]))))
+        if self._function not in _SKETCHES:
+            raise self._missing()
+        aggregate, union = _SKETCHES[self._function]
+        partial = self._partial(shape, aggregate, self._function)
+        return Merge((partial,), lambda p: _function(union, p[0]))
 
     # -- what they have in common ----------------------------------------------------------------------------------
 
     @property
-    def argument(self) -> exp.Expr:
-        argument: exp.Expr = self.call.expressions[0]
-        return argument
+    def _counted(self) -> Term:
+        assert self._argument is not None, f"{self._term.text} has no argument"
+        return self._argument
 
     def _kind(self) -> Kind:
-        kind = kind_of(self.argument, self.columns)
+        kind = kind_of(self._counted.tree, self._columns)
         if kind is None:
             raise Missed(
                 Miss.TYPE_UNKNOWN,
-                f"the type of {shown(render(self.argument))} is not known for certain; write CAST(... AS DOUBLE)",
+                f"the type of {shown(self._counted.text)} is not known for certain; write CAST(... AS DOUBLE)",
             )
         return kind
 
-    def _partial(self, aggregate: Aggregate, function: str, *, also: exp.Expr | None = None) -> Partial:
-        argument = None if aggregate is Aggregate.COUNT_ROWS else render(self.argument)
-        wanted = frozenset(self._conditions())
-        for condition in sorted(self.shape.conditions, key=len, reverse=True):
-            stored = self.shape.stored.get((aggregate, argument, condition))
-            if stored is None or not condition <= wanted | self.shape.where:
+    def _partial(
+        self, shape: ViewShape, aggregate: Aggregate, function: str, *, also: exp.Expr | None = None
+    ) -> Partial:
+        argument = None if aggregate is Aggregate.COUNT_ROWS else self._counted.text
+        for condition in shape.conditions:
+            stored = shape.stored.get((aggregate, argument, condition))
+            if stored is None or not condition <= self._wanted | shape.where:
                 continue
-            extra = self._extra(condition)
-            if also is not None:
-                extra = [*extra, also]
-            return Partial(_when(extra, column(stored.name)), self._base(function, self.argument))
+            extra = self._extra(shape, condition) + ([] if also is None else [also])
+            return self._stored_in(stored.name, extra, function)
         raise self._missing()
 
-    def _conditions(self) -> dict[str, exp.Expr]:
-        found = [] if self.condition is None else conjuncts(self.condition)
-        return {Term.of(part).text: part for part in found}
+    def _stored_in(self, name: str, extra: list[exp.Expr], function: str) -> Partial:
+        return Partial(lambda: _when(extra, column(name)), lambda: self._base(function), as_stored=not extra)
 
-    def _extra(self, stored: frozenset[str]) -> list[exp.Expr]:
+    def _extra(self, shape: ViewShape, stored: frozenset[str]) -> list[exp.Expr]:
         """What the query's FILTER says beyond the stored one, over the view's keys."""
         extra = []
-        for text, part in self._conditions().items():
-            if text in stored or text in self.shape.where:
+        for text, part in self._conditions.items():
+            if text in stored or text in shape.where:
                 continue
-            derived = self.shape.derived(Term.of(part))
+            derived = shape.derived(part)
             if derived is None:
                 raise Missed(
                     Miss.AGGREGATE_NOT_IN_VIEW, f"the view cannot tell for which rows {shown(text)} in its FILTER"
@@ -226,18 +209,14 @@ class _Call:
             extra.append(derived)
         return extra
 
-    def _base(self, function: str, argument: exp.Expr) -> exp.Expr:
-        call = _function(function, argument.copy())
-        if self.condition is None:
+    def _base(self, function: str, argument: exp.Expr | None = None) -> exp.Expr:
+        call = _function(function, self._counted.tree if argument is None else argument)
+        if self._condition is None:
             return call
-        return exp.Filter(this=call, expression=exp.Where(this=self.condition.copy()))
+        return exp.Filter(this=call, expression=exp.Where(this=self._condition.copy()))
 
     def _missing(self) -> Missed:
-        return Missed(Miss.AGGREGATE_NOT_IN_VIEW, f"the view does not have {shown(self.term.text)}")
-
-
-def _counts_rows(argument: exp.Expr) -> bool:
-    return isinstance(argument.unnest(), exp.Star | exp.Literal | exp.Boolean)
+        return Missed(Miss.AGGREGATE_NOT_IN_VIEW, f"the view does not have {shown(self._term.text)}")
 
 
 def _when(conditions: list[exp.Expr], value: exp.Expr) -> exp.Expr:
@@ -246,21 +225,50 @@ def _when(conditions: list[exp.Expr], value: exp.Expr) -> exp.Expr:
     return exp.Case(ifs=[exp.If(this=exp.and_(*conditions), true=value)])
 
 
-def _place(number: int) -> exp.Expr:
-    return exp.Placeholder(this=str(number))
-
-
 def _function(name: str, *arguments: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this=name.upper(), expressions=list(arguments))
+    return exp.Anonymous(this=name.upper(), expressions=[argument.copy() for argument in arguments])
 
 
-def _coalesced_sum(number: int) -> exp.Expr:
-    return _function("coalesce", _function("sum", _place(number)), exp.Literal.number(0))
+def _coalesced(tree: exp.Expr) -> exp.Expr:
+    return _function("coalesce", tree, exp.Literal.number(0))
+
+
+def _coalesced_sum(partial: exp.Expr) -> exp.Expr:
+    return _coalesced(_function("sum", partial))
+
+
+def _estimate(sketch: exp.Expr) -> exp.Expr:
+    return _function("hll_sketch_estimate", sketch)
+
+
+def _or_null(count: exp.Expr) -> exp.Expr:
+    """How many there are; of none there is no mean."""
+    return _function("nullif", _coalesced_sum(count), exp.Literal.number(0))
+
+
+def _quotient(one: exp.Expr, other: exp.Expr) -> exp.Expr:
+    return exp.Div(this=one, expression=other, typed=False, safe=False)
+
+
+def _summed(kind: Decimal) -> Decimal:
+    return Decimal(min(kind.precision + 10, PRECISION_MAX), kind.scale)
+
+
+def _decimal_mean(kind: Decimal, total: exp.Expr, count: exp.Expr) -> exp.Expr:
+    summed = _summed(kind)
+    exact = _decimal(_function("sum", total), summed.precision, summed.scale)
+    divided = _quotient(exact, _decimal(_or_null(count), _LONG.precision, _LONG.scale))
+    return _decimal(exp.paren(divided), kind.precision + 4, kind.scale + 4)
 
 
 def _double(tree: exp.Expr) -> exp.Expr:
-    return exp.Cast(this=tree.copy(), to=exp.DataType.build("double"))
+    return exp.Cast(this=tree.copy(), to=_type("double").copy())
 
 
 def _decimal(tree: exp.Expr, precision: int, scale: int) -> exp.Expr:
-    return exp.Cast(this=tree, to=exp.DataType.build(f"decimal({precision}, {scale})"))
+    return exp.Cast(this=tree, to=_type(f"decimal({precision}, {scale})").copy())
+
+
+@lru_cache
+def _type(text: str) -> exp.DataType:
+    return exp.DataType.build(text)

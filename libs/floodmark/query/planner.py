@@ -24,11 +24,10 @@ from floodmark.query.plan import (
     QueryPlan,
     Rows,
     Source,
-    SourceFile,
     Unused,
     Why,
 )
-from floodmark.query.rewriting import Rewritten, rewritten
+from floodmark.query.rewriting import Rewriter, Rewritten
 from floodmark.query.rules import Miss, Missed, Refusal, refused
 from floodmark.query.snapshots import Chosen, Routes, TableSnapshot, ViewSnapshot, complement
 from floodmark.query.statements import check_columns, parsed, table_nodes
@@ -63,20 +62,27 @@ def plan(
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A view that fits: what is read from its files, and what from the table's."""
+class _Fit:
+    """A view that fits, and what would be read from its files."""
 
     view: ViewSnapshot
     made: Rewritten
     routes: Routes
     chosen: Chosen
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A view that fits, with what would be read from the table's files besides."""
+
+    fit: _Fit
     within: Rows
-    base: tuple[Segment, ...]
+    base: list[Segment]
     bytes: int
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        return self.bytes, len(self.chosen.files) + len(self.base), self.view.name
+        return self.bytes, self.fit.chosen.buckets + len(self.base), self.fit.view.name
 
 
 class _Planner:
@@ -114,56 +120,56 @@ class _Planner:
         return asked_of(self._tree, table.definition), table
 
     def _cheapest(self, asked: Asked, table: TableSnapshot, views: Sequence[ViewSnapshot]) -> QueryPlan:
-        found: list[_Candidate] = []
+        fits: list[_Fit] = []
         unused: list[Unused] = []
+        rewriter = Rewriter(asked, dict(table.definition.columns), rows_max=table.rows)
         for view in views:
             try:
-                found.append(_candidate(asked, table, view))
+                fits.append(_fit(asked, rewriter, table, view))
             except Missed as missed:
                 unused.append(Unused(view.name, missed.rule, str(missed)))
-        best = min(found, key=lambda candidate: candidate.rank, default=None)
-        base_bytes = table.bytes(_outer(asked), timeless=asked.timeless) if best is not None else 0
-        if best is not None and best.bytes > base_bytes:
-            best = None
-        for other in found:
-            if other is not best:
-                chosen = "the base table" if best is None else f"view {best.view.name}"
-                told = f"it would read {other.bytes} bytes, {chosen} reads {best.bytes if best else base_bytes}"
-                unused.append(Unused(other.view.name, Miss.COSTS_MORE, told))
-        if best is None:
+        if not fits:
             return self._from_base(asked, tuple(unused))
+        best = _best(asked, table, fits)
+        base_bytes = table.bytes(_outer(asked), timeless=asked.timeless)
+        if best.bytes > base_bytes:
+            unused += _costing_more(fits, f"the base table has {base_bytes} bytes to read")
+            return self._from_base(asked, tuple(unused))
+        told = f"view {best.fit.view.name} has {best.bytes} bytes to read"
+        unused += _costing_more([fit for fit in fits if fit is not best.fit], told)
         return self._from_view(asked, table, best, tuple(unused))
 
     # -- the two kinds of plans ------------------------------------------------------------------------------------
 
     def _from_view(self, asked: Asked, table: TableSnapshot, best: _Candidate, unused: tuple[Unused, ...]) -> QueryPlan:
-        definition = best.view.header.definition
+        fit, chosen = best.fit, best.fit.chosen
+        definition = fit.view.header.definition
+        statement = fit.made.over(VIEW_SOURCE, table.definition.name if best.base else None)
         view = Source(
             name=VIEW_SOURCE,
             kind=Kind.VIEW,
-            of=best.view.name,
+            of=fit.view.name,
             location=definition.location,
-            files=best.chosen.files,
-            columns=best.made.view_columns,
+            files=chosen.files,
+            columns=statement.view_columns,
             table=table.definition,
-            definition=best.view.shape.definition if best.view.shape else None,
+            definition=fit.view.shape.definition if fit.view.shape else None,
         )
         sources = [view]
         if best.base:
             sources.append(_base_source(table, best.base, asked.columns, within=best.within))
         receipt = replace(
             self._receipt,
-            view=best.view.name,
-            rewrite=best.made.kind,
-            from_view=best.chosen.runs.intervals,
-            buckets_from_view=best.chosen.buckets,
-            bytes_from_view=best.chosen.bytes,
+            view=fit.view.name,
+            rewrite=fit.made.kind,
+            from_view=chosen.runs.intervals,
+            buckets_from_view=chosen.buckets,
+            bytes_from_view=chosen.bytes,
             from_base=_told(best, table),
             bytes_from_base=sum(s.bytes for s in best.base),
             unused=unused,
         )
-        sql = best.made.sql(VIEW_SOURCE, table.definition.name if best.base else None)
-        return QueryPlan(sql, tuple(sources), asked.names, receipt)
+        return QueryPlan(statement.sql, tuple(sources), asked.names, receipt)
 
     def _from_base(self, asked: Asked | None, unused: tuple[Unused, ...]) -> QueryPlan:
         """The query as it stands, over as many of the tables' files as its conditions on time leave."""
@@ -181,37 +187,57 @@ class _Planner:
         return QueryPlan(render(self._tree), sources, names, receipt)
 
 
-def _candidate(asked: Asked, table: TableSnapshot, view: ViewSnapshot) -> _Candidate:
+def _fit(asked: Asked, rewriter: Rewriter, table: TableSnapshot, view: ViewSnapshot) -> _Fit:
     if view.shape is None:
         raise Missed(Miss.NO_DEFINITION, view.refusal)
-    made = rewritten(asked, view.shape, dict(table.definition.columns), rows_max=table.rows)
-    outer, inner = asked.bounds.outer, asked.bounds.inner
-    if outer is None or inner is None:
+    made = rewriter.rewritten(view.shape)
+    if asked.bounds.inner is None:
         raise Missed(Miss.NOTHING_CURRENT, "no whole bucket lies in the query's range of time")
     routes = view.routes(table)
-    chosen = routes.chosen(inner)
+    chosen = routes.chosen(asked.bounds.inner)
     if not chosen.buckets:
         raise Missed(Miss.NOTHING_CURRENT, "it has no bucket in the query's range that is as the table is now")
-    left = complement(chosen.runs, outer)
+    return _Fit(view, made, routes, chosen)
+
+
+def _best(asked: Asked, table: TableSnapshot, fits: Sequence[_Fit]) -> _Candidate:
+    """The one with the fewest bytes. What its own files have is a lower bound, so most need no closer look."""
+    best: _Candidate | None = None
+    for fit in sorted(fits, key=lambda fit: fit.chosen.bytes):
+        if best is not None and fit.chosen.bytes > best.bytes:
+            break
+        candidate = _candidate(asked, table, fit)
+        if best is None or candidate.rank < best.rank:
+            best = candidate
+    assert best is not None, "there was a view that fits"
+    return best
+
+
+def _candidate(asked: Asked, table: TableSnapshot, fit: _Fit) -> _Candidate:
+    outer = asked.bounds.outer
+    assert outer is not None, "a bucket lies in it"
+    left = complement(fit.chosen.runs, outer)
     base = table.segments(left, timeless=asked.timeless)
-    size = chosen.bytes + sum(s.bytes for s in base)
-    return _Candidate(view, made, routes, chosen, Rows(left, asked.timeless), tuple(base), size)
+    return _Candidate(fit, Rows(left, asked.timeless), base, fit.chosen.bytes + sum(s.bytes for s in base))
+
+
+def _costing_more(fits: Sequence[_Fit], instead: str) -> list[Unused]:
+    return [Unused(fit.view.name, Miss.COSTS_MORE, f"it fits, but {instead}, which is less") for fit in fits]
 
 
 def _told(best: _Candidate, table: TableSnapshot) -> tuple[BaseRange, ...]:
-    told = best.routes.told(best.within.ranges, extent=table.extent)
+    told = best.fit.routes.told(best.within.ranges, extent=table.extent)
     if best.within.timeless and any(s.timeless_rows != 0 for s in best.base):
         told += (BaseRange(None, Why.TIMELESS),)
     return told
 
 
 def _base_source(
-    table: TableSnapshot, segments: Sequence[Segment], columns: frozenset[str], *, within: Rows | None = None
+    table: TableSnapshot, segments: list[Segment], columns: frozenset[str], *, within: Rows | None = None
 ) -> Source:
     definition = table.definition
     ordered = tuple(name for name, _ in definition.columns if name in columns) or tuple(sorted(columns))
-    files = tuple(SourceFile(s.path, s.rows, s.bytes) for s in segments)
-    name = definition.name
+    name, files = definition.name, table.files(segments)
     return Source(name, Kind.BASE, name, definition.location, files, ordered, definition, within=within)
 
 
@@ -239,5 +265,5 @@ def _unused(views: Sequence[ViewSnapshot], rule: Miss, message: str) -> tuple[Un
     return tuple(Unused(view.name, rule, message) for view in views)
 
 
-def _outer(asked: Asked) -> list[Interval]:
-    return [] if asked.bounds.outer is None else [asked.bounds.outer]
+def _outer(asked: Asked) -> tuple[Interval, ...]:
+    return () if asked.bounds.outer is None else (asked.bounds.outer,)

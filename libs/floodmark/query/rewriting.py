@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from floodmark.query.asked import Asked, Term
-from floodmark.query.partials import Merge, Merger
+from floodmark.query.partials import Measure, Merge
 from floodmark.query.plan import Rewrite
 from floodmark.query.rules import Miss, Missed
 from floodmark.query.shapes import ViewShape, column, expression
@@ -28,65 +28,88 @@ from floodmark.sql.rules import shown
 
 
 @dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL over a view's source and a table's, and the columns of the view's files that it reads."""
+
+    sql: str
+    view_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A query over a view. `sql` needs to know whether anything is left to read from the table."""
+    """A query that a view can serve. It is put together only if the view is read in the end."""
 
     kind: Rewrite
-    view_columns: tuple[str, ...]
-    """The columns of the view's files that are read."""
-    sql: Callable[[str, str | None], str]
-    """Of the names of the view's source and of the table's, None when nothing of it is read."""
+    over: Callable[[str, str | None], Statement]
+    """The names of the view's source and of the table's; None when nothing is read from the table."""
 
 
-def rewritten(asked: Asked, shape: ViewShape, columns: Mapping[str, str], *, rows_max: int) -> Rewritten:
-    """Raises Missed with the rule by which the view cannot serve the query."""
-    residuals = _residuals(asked, shape)
-    if shape.definition.is_projection:
-        return _scan(asked, shape, residuals)
-    if not asked.is_aggregate:
-        raise Missed(Miss.NOT_ROWS, "the query wants single rows, and the view keeps groups")
-    return _rollup(asked, shape, residuals, Merger(shape, columns, rows_max=rows_max))
+class Rewriter:
+    """One query, to be found in many views."""
 
+    def __init__(self, asked: Asked, columns: Mapping[str, str], *, rows_max: int) -> None:
+        self._asked = asked
+        self._texts = {condition.term.text for condition in asked.where}
+        self._measures = [Measure(term, columns, rows_max=rows_max) for term in asked.aggregates]
+        self._outermost: _Outermost | Missed | None = None
 
-def _residuals(asked: Asked, shape: ViewShape) -> list[exp.Expr]:
-    """The conditions that the view's rows have yet to satisfy. Those on time are satisfied by whole buckets."""
-    if missing := shape.where - {condition.term.text for condition in asked.where}:
-        raise Missed(Miss.FILTER_OF_VIEW, f"the view has only rows with {shown(min(missing))}; the query wants others")
-    residuals = []
-    for condition in asked.where:
-        if condition.term.text in shape.where or condition.bounds is not None:
-            continue
-        derived = shape.derived(condition.term)
-        if derived is None:
-            raise Missed(Miss.FILTER_NOT_IN_VIEW, f"the view does not keep what {shown(condition.term.text)} looks at")
-        residuals.append(derived)
-    return residuals
+    def rewritten(self, shape: ViewShape) -> Rewritten:
+        """Raises Missed with the rule by which the view cannot serve the query."""
+        residuals = self._residuals(shape)
+        if shape.definition.is_projection:
+            return _scan(self._asked, shape, residuals)
+        if not self._asked.is_aggregate:
+            raise Missed(Miss.NOT_ROWS, "the query wants single rows, and the view keeps groups")
+        return self._rollup(shape, residuals)
 
+    def _residuals(self, shape: ViewShape) -> list[exp.Expr]:
+        """The conditions that the view's rows have yet to satisfy. Those on time are satisfied by whole buckets."""
+        if missing := shape.where - self._texts:
+            told = f"the view has only rows with {shown(min(missing))}; the query wants others"
+            raise Missed(Miss.FILTER_OF_VIEW, told)
+        residuals = []
+        for condition in self._asked.where:
+            if condition.term.text in shape.where or condition.bounds is not None:
+                continue
+            derived = shape.derived(condition.term)
+            if derived is None:
+                told = f"the view does not keep what {shown(condition.term.text)} looks at"
+                raise Missed(Miss.FILTER_NOT_IN_VIEW, told)
+            residuals.append(derived)
+        return residuals
 
-# -- groups ------------------------------------------------------------------------------------------------------------
+    # -- groups --------------------------------------------------------------------------------------------------------
 
+    def _rollup(self, shape: ViewShape, residuals: list[exp.Expr]) -> Rewritten:
+        asked, groups = self._asked, self._asked.groups or ()
+        keys = [_key(group, shape) for group in groups]
+        merges = [measure.found_in(shape) for measure in self._measures]
+        outermost = self._placed()
+        stored = all(partial.as_stored for merge in merges for partial in merge.partials)
+        exact = stored and not residuals and {group.text for group in groups} == shape.keys.keys()
 
-def _rollup(asked: Asked, shape: ViewShape, residuals: list[exp.Expr], merger: Merger) -> Rewritten:
-    keys = [_key(group, shape) for group in asked.groups or ()]
-    aggregates = list(asked.aggregates())
-    merges = [merger.merge(term) for term in aggregates]
-    view = _Side(keys, [p.of_view for m in merges for p in m.partials], residuals)
-    base = _Side([g.tree for g in asked.groups or ()], [p.of_base for m in merges for p in m.partials], _where(asked))
-    places = {g.text: column(f"k{n}") for n, g in enumerate(asked.groups or ())}
-    places |= {term.text: column(f"a{n}") for n, term in enumerate(aggregates)}
-    items = [_placed(item.tree, item, places) for item in asked.items]
-    having = None if asked.having is None else _placed(asked.having.tree, asked.having, places)
-    order = [_ordered(one, places) for one in asked.order]
-    exact = not residuals and {g.text for g in asked.groups or ()} == shape.keys.keys() and _all_stored(merges)
+        def over(view: str, table: str | None) -> Statement:
+            own = _Side(keys, [partial.of_view() for merge in merges for partial in merge.partials], residuals)
+            parts = [own.select(view)]
+            if table is not None:
+                partials = [partial.of_base() for merge in merges for partial in merge.partials]
+                base = _Side([group.tree for group in groups], partials, _where(asked))
+                parts.append(base.select(table, grouped=asked.groups is not None))
+            merged = _merged(len(keys), merges, _union(parts), grouped=asked.groups is not None)
+            return Statement(outermost.over(merged.subquery("merged"), asked), _columns_in(own.trees()))
 
-    def sql(view_name: str, table_name: str | None) -> str:
-        parts = [view.select(view_name)]
-        if table_name is not None:
-            parts.append(base.select(table_name, grouped=asked.groups is not None))
-        merged = _merged(len(keys), merges, _union(parts), grouped=asked.groups is not None)
-        return _outermost(asked, items, having, order, merged.subquery("merged"))
+        return Rewritten(Rewrite.EXACT if exact else Rewrite.ROLLUP, over)
 
-    return Rewritten(Rewrite.EXACT if exact else Rewrite.ROLLUP, _columns_in(view.trees()), sql)
+    def _placed(self) -> "_Outermost":
+        """The same for every view."""
+        if self._outermost is None:
+            try:
+                self._outermost = _Outermost.of(self._asked)
+            except Missed as missed:
+                self._outermost = missed
+        if isinstance(self._outermost, Missed):
+            raise self._outermost
+        return self._outermost
 
 
 def _key(group: Term, shape: ViewShape) -> exp.Expr:
@@ -111,10 +134,8 @@ class _Side:
     def select(self, source: str, *, grouped: bool = False) -> exp.Select:
         named = [exp.alias_(key.copy(), f"k{n}", quoted=True) for n, key in enumerate(self.keys)]
         named += [exp.alias_(part.copy(), f"p{n}", quoted=True) for n, part in enumerate(self.partials)]
-        # Without groups or aggregates there is still one row for each of the source's.
-        made = exp.Select(expressions=named or [exp.alias_(exp.Literal.number(1), "p", quoted=True)])
-        made = _restricted(made.from_(_table(source)), self.where)
-        return made.group_by(*(key.copy() for key in self.keys)) if grouped else made
+        made = _restricted(exp.Select(expressions=named).from_(_table(source), copy=False), self.where)
+        return made.group_by(*(key.copy() for key in self.keys), copy=False) if grouped else made
 
     def trees(self) -> list[exp.Expr]:
         return [*self.keys, *self.partials, *self.where]
@@ -124,16 +145,39 @@ def _merged(keys: int, merges: Sequence[Merge], union: exp.Query, *, grouped: bo
     named: list[exp.Expr] = [column(f"k{n}") for n in range(keys)]
     first = 0
     for n, merge in enumerate(merges):
-        names = tuple(f"p{first + m}" for m in range(len(merge.partials)))
-        named.append(exp.alias_(merge.over(names), f"a{n}", quoted=True))
-        first += len(names)
-    made = exp.Select(expressions=named).from_(union.subquery("parts"))
-    return made.group_by(*(column(f"k{n}") for n in range(keys))) if grouped else made
+        partials = tuple(column(f"p{first + m}") for m in range(len(merge.partials)))
+        named.append(exp.alias_(merge.over(partials), f"a{n}", quoted=True))
+        first += len(partials)
+    made = exp.Select(expressions=named).from_(union.subquery("parts", copy=False), copy=False)
+    return made.group_by(*(column(f"k{n}") for n in range(keys)), copy=False) if grouped else made
 
 
-def _all_stored(merges: Sequence[Merge]) -> bool:
-    """Whether the view's measures are taken as they are."""
-    return all(isinstance(p.of_view.unnest(), exp.Column | exp.Cast) for m in merges for p in m.partials)
+@dataclass(frozen=True, slots=True)
+class _Outermost:
+    """Outputs, HAVING and ORDER BY over the columns k0, k1, ... of groups and a0, a1, ... of aggregates."""
+
+    items: list[exp.Expr]
+    having: exp.Expr | None
+    order: list[exp.Ordered]
+
+    @classmethod
+    def of(cls, asked: Asked) -> "_Outermost":
+        places = {group.text: column(f"k{n}") for n, group in enumerate(asked.groups or ())}
+        places |= {term.text: column(f"a{n}") for n, term in enumerate(asked.aggregates)}
+        order = []
+        for one in asked.order:
+            made = one.copy()
+            made.set("this", _placed(one.this, Term.of(one.this), places))
+            order.append(made)
+        return cls(
+            [_placed(item.tree, item, places) for item in asked.items],
+            None if asked.having is None else _placed(asked.having.tree, asked.having, places),
+            order,
+        )
+
+    def over(self, source: exp.Expr, asked: Asked) -> str:
+        select = _named(self.items).from_(source, copy=False)
+        return _finished(_restricted(select, [] if self.having is None else [self.having]), asked, self.order)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -160,7 +204,7 @@ def _scan(asked: Asked, shape: ViewShape, residuals: list[exp.Expr]) -> Rewritte
     keys = [key for key in shape.definition.keys if key.name in used] or list(shape.definition.keys[:1])
     names = tuple(key.name for key in keys)
 
-    def sql(view_name: str, table_name: str | None) -> str:
+    def over(view_name: str, table_name: str | None) -> Statement:
         own = exp.Select(expressions=[column(name) for name in names]).from_(_table(view_name))
         parts = [_restricted(own, residuals)]
         if table_name is not None:
@@ -171,9 +215,9 @@ def _scan(asked: Asked, shape: ViewShape, residuals: list[exp.Expr]) -> Rewritte
             select = select.group_by(*(group.copy() for group in groups))
         if having is not None:
             select = select.having(having.copy())
-        return _finished(select, asked, order)
+        return Statement(_finished(select, asked, order), names)
 
-    return Rewritten(Rewrite.SCAN, names, sql)
+    return Rewritten(Rewrite.SCAN, over)
 
 
 # -- trees -------------------------------------------------------------------------------------------------------------
@@ -191,19 +235,6 @@ def _placed(tree: exp.Expr, term: Term, places: Mapping[str, exp.Expr]) -> exp.E
     return made
 
 
-def _ordered(one: exp.Ordered, places: Mapping[str, exp.Expr]) -> exp.Ordered:
-    made = one.copy()
-    made.set("this", _placed(one.this, Term.of(one.this), places))
-    return made
-
-
-def _outermost(
-    asked: Asked, items: list[exp.Expr], having: exp.Expr | None, order: list[exp.Ordered], source: exp.Expr
-) -> str:
-    select = _named(items).from_(source)
-    return _finished(_restricted(select, [having] if having is not None else []), asked, order)
-
-
 def _named(items: Sequence[exp.Expr]) -> exp.Select:
     """Outputs get their names later: a user may give one name twice."""
     return exp.Select(expressions=[exp.alias_(item.copy(), f"o{n}", quoted=True) for n, item in enumerate(items)])
@@ -216,7 +247,7 @@ def _finished(select: exp.Select, asked: Asked, order: Sequence[exp.Ordered]) ->
         select.set("limit", exp.Limit(expression=asked.limit.copy()))
     if asked.offset is not None:
         select.set("offset", exp.Offset(expression=asked.offset.copy()))
-    return render(select)
+    return render(select, used_up=True)
 
 
 def _restricted(select: exp.Select, conditions: Iterable[exp.Expr]) -> exp.Select:

@@ -51,7 +51,8 @@ class ViewShape:
         self.stored: dict[tuple[str, str | None, frozenset[str]], Stored] = {
             (s.aggregate, s.argument, frozenset(_texts(s.condition))): s for s in definition.stored
         }
-        self.conditions = {frozenset(_texts(s.condition)) for s in definition.stored}
+        self.conditions = sorted({condition for _, _, condition in self.stored}, key=len, reverse=True)
+        """Of what is stored, those that say most first."""
         self._times = {name: cut for text, name in self.keys.items() if (cut := _cut(expression(text))) is not None}
 
     def derived(self, term: Term) -> exp.Expr | None:

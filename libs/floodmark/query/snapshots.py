@@ -9,7 +9,8 @@ else about the entry has to be current: whatever became of the bucket since, the
                 d1 at 5                   compare fingerprints; the same: read the files; another: changed since
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -19,8 +20,12 @@ from floodmark.core.fingerprint import Fingerprint, fingerprint
 from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
 from floodmark.core.tables import TableDefinition, ViewHeader
+from floodmark.query.bounds import EVER
 from floodmark.query.plan import BaseRange, SourceFile, Why
 from floodmark.query.shapes import ViewShape
+
+RANGES_KEPT_MAX = 256
+"""Views that were built by the same hands lack the same ranges: what a table has there is found once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +43,11 @@ class TableSnapshot:
     _everything: list[Segment] | None = None
     _rows: int | None = None
     _bytes: int | None = None
+    _timeless: list[Segment] | None = None
+    _files: tuple[SourceFile, ...] | None = None
+    _found: dict[tuple[tuple[Interval, ...], bool], list[Segment]] = field(default_factory=dict)
     _fingerprints: dict[Interval, Fingerprint] = field(default_factory=dict)
+    _versions: dict[Interval, tuple[int | None, ...]] = field(default_factory=dict)
 
     def everything(self) -> list[Segment]:
         if self._everything is None:
@@ -52,7 +61,7 @@ class TableSnapshot:
             self._rows = sum(s.rows for s in self.everything())
         return self._rows
 
-    def bytes(self, ranges: Sequence[Interval], *, timeless: bool) -> int:
+    def bytes(self, ranges: tuple[Interval, ...], *, timeless: bool) -> int:
         """Of the segments that would be read."""
         if any(self._is_everything(wanted) for wanted in ranges):
             if self._bytes is None:
@@ -64,17 +73,39 @@ class TableSnapshot:
         extent = self.extent
         return extent is None or (wanted.start_ms <= extent.start_ms and extent.end_ms <= wanted.end_ms)
 
-    def segments(self, ranges: Iterable[Interval], *, timeless: bool) -> list[Segment]:
+    def segments(self, ranges: tuple[Interval, ...], *, timeless: bool) -> list[Segment]:
         """Those that may have rows in one of the ranges, or, if asked for, rows without a time."""
+        known = self._found.get((ranges, timeless))
+        if known is None:
+            if len(self._found) >= RANGES_KEPT_MAX:
+                self._found.clear()
+            known = self._found[ranges, timeless] = self._segments(ranges, timeless=timeless)
+        return known
+
+    def files(self, segments: list[Segment]) -> tuple[SourceFile, ...]:
+        if segments is not self._everything:
+            return _files(segments)
+        if self._files is None:
+            self._files = _files(segments)
+        return self._files
+
+    def _segments(self, ranges: tuple[Interval, ...], *, timeless: bool) -> list[Segment]:
         found: dict[str, Segment] = {}
         for wanted in ranges:
             if self._is_everything(wanted):
                 return self.everything()
             found |= self._in(wanted)
+        if ranges:
             found |= {s.name: s for s in self.slices.get(WIDE, EMPTY_SLICE) if s.interval is None}
         if timeless:
-            found |= {s.name: s for s in self.everything() if s.timeless_rows != 0}
+            found |= {s.name: s for s in self.timeless()}
         return sorted(found.values(), key=attrgetter("path"))
+
+    def timeless(self) -> list[Segment]:
+        """Those that have rows without a time, or may have."""
+        if self._timeless is None:
+            self._timeless = [s for s in self.everything() if s.timeless_rows != 0]
+        return self._timeless
 
     def _in(self, wanted: Interval) -> dict[str, Segment]:
         extent = self.extent
@@ -95,14 +126,22 @@ class TableSnapshot:
 
     def versions_in(self, window: Interval) -> tuple[int | None, ...]:
         """While none of these moves, neither does the source of any bucket in the window."""
-        return tuple(self.slice_versions.get(key) for key in self.definition.grid.keys_for_window(window))
+        known = self._versions.get(window)
+        if known is None:
+            known = tuple(self.slice_versions.get(key) for key in self.definition.grid.keys_for_window(window))
+            self._versions[window] = known
+        return known
 
     def is_source_of(self, entry: Entry, window: Interval) -> bool:
         """Whether the entry was built from what is listed here for its window."""
-        recorded = entry.slice_versions
-        if recorded and all(self.slice_versions.get(key) == version for key, version in recorded.items()):
-            return True
-        return entry.fingerprint == self.fingerprint(window)
+        return self.has_versions(entry.slice_versions) or entry.fingerprint == self.fingerprint(window)
+
+    def has_versions(self, recorded: Mapping[str, int]) -> bool:
+        return bool(recorded) and all(self.slice_versions.get(key) == version for key, version in recorded.items())
+
+
+def _files(segments: Iterable[Segment]) -> tuple[SourceFile, ...]:
+    return tuple(SourceFile(s.path, s.rows, s.bytes) for s in segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +171,13 @@ class Chosen:
 
     runs: IntervalSet
     buckets: int
-    files: tuple[SourceFile, ...]
     bytes: int
+    parts: tuple[tuple[SourceFile, ...], ...]
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """Put together only for the view that is read in the end."""
+        return tuple(chain.from_iterable(self.parts))
 
 
 def route(
@@ -145,11 +189,19 @@ def route(
     quarantined: Mapping[int, str] | None = None,
 ) -> ShardRoute:
     """`earlier` is a registry whose changes since then may be missing; None demands all of them."""
-    grid, quarantined = header.definition.grid, quarantined or {}
+    quarantined, width_ms = quarantined or {}, header.definition.bucket_ms
     usable: dict[int, tuple[SourceFile, ...]] = {}
     reasons: dict[int, Reason] = {}
+    built_at: dict[tuple[tuple[str, int], ...], bool] = {}
+    """Whether these slice versions are still the table's: buckets of one slice have the same."""
     for start_ms, entry in entries:
-        reason = _reason(entry, grid.window(start_ms), header, table, earlier)
+        recorded = tuple(entry.slice_versions.items())
+        unmoved = built_at.get(recorded)
+        if unmoved is None:
+            unmoved = built_at[recorded] = table.has_versions(entry.slice_versions)
+        is_plain = unmoved and entry.state is State.VALID and entry.definition_hash == header.definition.hash
+        window = Interval(start_ms, start_ms + width_ms) if not is_plain else None
+        reason = None if window is None else _reason(entry, window, header, table, earlier)
         if reason is None:
             usable[start_ms] = tuple(SourceFile(f.name, f.rows, f.bytes) for f in entry.files)
         elif start_ms in quarantined:
@@ -157,8 +209,17 @@ def route(
         else:
             reasons[start_ms] = reason
     files = tuple(chain.from_iterable(usable.values()))
-    runs = IntervalSet.of(grid.window(s) for s in usable).intervals
+    runs = tuple(_runs(list(usable), width_ms))
     return ShardRoute(tuple(usable), tuple(usable.values()), reasons, files, runs, sum(f.bytes for f in files))
+
+
+def _runs(starts: Sequence[int], width_ms: int) -> Iterator[Interval]:
+    """Neighbouring buckets, put together. The starts are in order."""
+    first = 0
+    for n, start_ms in enumerate(starts):
+        if n + 1 == len(starts) or starts[n + 1] != start_ms + width_ms:
+            yield Interval(starts[first], start_ms + width_ms)
+            first = n + 1
 
 
 def _reason(
@@ -181,12 +242,20 @@ class Routes:
     def __init__(self, grid: BucketGrid, shards: Mapping[int, ShardRoute]) -> None:
         self._grid = grid
         self._shards = dict(sorted(shards.items()))
+        self._ever: Chosen | None = None
 
     def chosen(self, inner: Interval) -> Chosen:
         """The buckets that lie wholly inside."""
+        if inner != EVER:
+            return self._chosen(inner)
+        if self._ever is None:
+            self._ever = self._chosen(inner)
+        return self._ever
+
+    def _chosen(self, inner: Interval) -> Chosen:
         runs: list[Interval] = []
         files: list[tuple[SourceFile, ...]] = []
-        buckets = 0
+        buckets = size = 0
         width_ms = self._grid.width_ms
         for number, shard in self._shards.items():
             first_ms, end_ms = self._grid.shard_start(number), self._grid.shard_start(number + 1)
@@ -194,14 +263,16 @@ class Routes:
                 runs += shard.runs
                 files.append(shard.all_files)
                 buckets += len(shard.starts)
+                size += shard.bytes
             elif first_ms < inner.end_ms and inner.start_ms < end_ms:
-                for start_ms, own in zip(shard.starts, shard.files, strict=True):
-                    if inner.start_ms <= start_ms and start_ms + width_ms <= inner.end_ms:
-                        runs.append(Interval(start_ms, start_ms + width_ms))
-                        files.append(own)
-                        buckets += 1
-        listed = tuple(chain.from_iterable(files))
-        return Chosen(IntervalSet.of(runs), buckets, listed, sum(f.bytes for f in listed))
+                low = bisect_left(shard.starts, inner.start_ms)
+                high = bisect_right(shard.starts, inner.end_ms - width_ms)
+                own = tuple(chain.from_iterable(shard.files[low:high]))
+                runs += _runs(shard.starts[low:high], width_ms)
+                files.append(own)
+                buckets += max(0, high - low)
+                size += sum(file.bytes for file in own)
+        return Chosen(IntervalSet.of(runs), buckets, size, tuple(files))
 
     def told(self, ranges: Sequence[Interval], *, extent: Interval | None) -> tuple[BaseRange, ...]:
         """Why each of these ranges is read from the base table, as far as there is data."""
@@ -211,17 +282,10 @@ class Routes:
         return tuple(found)
 
     def _told(self, wanted: Interval) -> list[BaseRange]:
-        grid, width_ms = self._grid, self._grid.width_ms
-        entries = {
-            start_ms: reason
-            for number, shard in self._shards.items()
-            if grid.shard_start(number) < wanted.end_ms and wanted.start_ms < grid.shard_start(number + 1)
-            for start_ms, reason in self._of(shard).items()
-            if start_ms < wanted.end_ms and wanted.start_ms < start_ms + width_ms
-        }
+        width_ms = self._grid.width_ms
         found: list[BaseRange] = []
         at_ms = wanted.start_ms
-        for start_ms, reason in entries.items():
+        for start_ms, reason in sorted(self._reasons(wanted).items()):
             if at_ms < start_ms:
                 found.append(_base_range(at_ms, start_ms, Reason(Why.VACANT), width_ms))
             begin_ms, end_ms = max(start_ms, wanted.start_ms), min(start_ms + width_ms, wanted.end_ms)
@@ -231,10 +295,20 @@ class Routes:
             found.append(_base_range(at_ms, wanted.end_ms, Reason(Why.VACANT), width_ms))
         return _joined(found)
 
-    @staticmethod
-    def _of(shard: ShardRoute) -> dict[int, Reason]:
-        """Every bucket with an entry. One that may be read is read from base only where a query cuts through it."""
-        return dict(sorted((dict.fromkeys(shard.starts, Reason(Why.NOT_ALIGNED)) | dict(shard.reasons)).items()))
+    def _reasons(self, wanted: Interval) -> dict[int, Reason]:
+        """Of the buckets in a range that have an entry. One that may be read is in it only where a query cuts it."""
+        grid = self._grid
+        reach = range(grid.shard_of(wanted.start_ms), grid.shard_of(wanted.end_ms - 1) + 1)
+        shards = [shard for number, shard in self._shards.items() if number in reach]
+        first_ms, last_ms = grid.start_of(wanted.start_ms), grid.start_of(wanted.end_ms - 1)
+        found = {
+            start_ms: reason
+            for shard in shards
+            for start_ms, reason in shard.reasons.items()
+            if first_ms <= start_ms <= last_ms
+        }
+        cut = {s for shard in shards for s in shard.starts if s in (first_ms, last_ms)}
+        return found | dict.fromkeys(cut, Reason(Why.NOT_ALIGNED))
 
 
 def _base_range(start_ms: int, end_ms: int, reason: Reason, width_ms: int) -> BaseRange:
@@ -259,35 +333,38 @@ def _same_reason(one: BaseRange, other: BaseRange) -> bool:
     return (one.why, one.cause, one.error) == (other.why, other.cause, other.error)
 
 
+_Routed = tuple[Shard, object, ShardRoute]
+"""A shard, the versions of its source, and what follows from both."""
+
+
 class Router:
     """Routes of one view, kept from one registry version to the next: only shards whose source moved are looked at."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Shard, object, ShardRoute]] = {}
+        self._known: dict[int, _Routed] = {}
+        self._last: tuple[ViewSnapshot, TableSnapshot, Routes] | None = None
 
     def routes(self, view: "ViewSnapshot", table: TableSnapshot) -> Routes:
+        last = self._last
+        if last is not None and last[0] is view and last[1] is table:
+            return last[2]
         known = self._known
-        self._known = {n: self._routed(view, table, n, shard, known.get(n)) for n, shard in view.shards.items()}
-        return Routes(view.header.definition.grid, {n: made for n, (_, _, made) in self._known.items()})
+        routed = {n: self._routed(view, table, n, shard, known.get(n)) for n, shard in view.shards.items()}
+        made = Routes(view.header.definition.grid, {n: route for n, (_, _, route) in routed.items()})
+        self._known, self._last = routed, (view, table, made)
+        return made
 
     @staticmethod
     def _routed(
-        view: "ViewSnapshot",
-        table: TableSnapshot,
-        number: int,
-        shard: Shard,
-        known: tuple[Shard, object, ShardRoute] | None,
-    ) -> tuple[Shard, object, ShardRoute]:
-        grid = view.header.definition.grid
+        view: "ViewSnapshot", table: TableSnapshot, number: int, shard: Shard, known: _Routed | None
+    ) -> _Routed:
+        grid, earlier = view.header.definition.grid, view.earlier
         window = Interval(grid.shard_start(number), grid.shard_start(number + 1))
-        quarantined = {s: error for s, error in view.quarantined.items() if grid.shard_of(s) == number}
-        decided_on = (
-            table.versions_in(window), view.earlier and view.earlier.versions_in(window), tuple(quarantined.items())
-        )  # fmt: skip
+        given_up = tuple((s, error) for s, error in view.quarantined.items() if grid.shard_of(s) == number)
+        decided_on = (table.versions_in(window), earlier and earlier.versions_in(window), given_up)
         if known is not None and known[0] is shard and known[1] == decided_on:
             return known
-        made = route(shard, view.header, table, earlier=view.earlier, quarantined=quarantined)
-        return shard, decided_on, made
+        return shard, decided_on, route(shard, view.header, table, earlier=earlier, quarantined=dict(given_up))
 
 
 @dataclass(slots=True, eq=False)

@@ -30,6 +30,7 @@ _LOOK_ELSEWHERE = frozenset({
 })  # fmt: skip
 """The last ones take schemas from files or addresses that they are given."""
 _HIDDEN = "_metadata"
+_ALLOWED = SCALAR_NODES + _QUERY_NODES
 
 
 def parsed(text: str) -> exp.Query:
@@ -71,7 +72,7 @@ def _check(node: exp.Expr) -> None:
         )
     elif isinstance(node, exp.DataType) and isinstance(node.this, exp.DType) and node.this not in TYPES:
         raise refused_by(Rule.UNSUPPORTED_SYNTAX, f"type {node.this.value} is not supported; use another type")
-    elif not isinstance(node, SCALAR_NODES + _QUERY_NODES):
+    elif not isinstance(node, _ALLOWED):
         raise refused_by(Rule.UNSUPPORTED_SYNTAX, f"{shown(render(node))} is not understood; write it another way")
 
 

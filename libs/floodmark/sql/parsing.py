@@ -98,10 +98,16 @@ def parse_query(text: str) -> exp.Query:
     return tree
 
 
-def render(tree: exp.Expr) -> str:
-    """Spark SQL for a tree: each identifier in backticks, no comments."""
+def render(tree: exp.Expr, *, used_up: bool = False) -> str:
+    """Spark SQL for a tree: each identifier in backticks, no comments. `used_up`: the tree is not needed any more."""
     try:
-        return tree.sql(DefinitionDialect, identify=True, comments=False, unsupported_level=ErrorLevel.RAISE)
+        return tree.sql(
+            DefinitionDialect,
+            copy=not used_up,
+            identify=True,
+            comments=False,
+            unsupported_level=ErrorLevel.RAISE,
+        )
     except SqlglotError as error:
         if isinstance(error.__cause__, RecursionError):  # sqlglot reads some types once more while it writes them
             raise _too_deep() from None
