@@ -22,9 +22,10 @@ from floodmark.service.chores import Chore, Chores
 from floodmark.service.runner import Runtime, Service
 from floodmark.service.settings import KafkaSettings
 from floodmark.spark.materialization import stored_schema
-from floodmark.spark.session import open_session, warm_up
+from floodmark.spark.session import open_session
 from floodmark.sql.definition import analyze
 from floodmark_broker.access import Access
+from floodmark_broker.books import Books
 from floodmark_broker.commands import Commands
 from floodmark_broker.config import BrokerSettings
 from floodmark_broker.engine import Engine
@@ -32,6 +33,7 @@ from floodmark_broker.execution import Execution
 from floodmark_broker.pages import Limits, Pages
 from floodmark_broker.planning import Planner
 from floodmark_broker.stopping import Queries
+from floodmark_broker.warming import warm_up
 
 log = structlog.get_logger()
 
@@ -45,7 +47,6 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
     spark = open_session(
         {"spark.master": settings.spark.master, **settings.spark.options}, name=f"floodmark broker {runtime.instance}"
     )
-    warm_up(spark)
     log.info("spark_started", master=spark.sparkContext.master, version=spark.version)
     ledger = open_ledger(runtime.session, clock=runtime.clock, randomness=runtime.randomness)
     pictures = Pictures(ZooKeeperStore(runtime.session))
@@ -54,6 +55,8 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
     )
     runtime.resources.callback(desk.close)
     execution = Execution(spark)
+    if spark.sparkContext.master.startswith("local"):  # executors elsewhere do not see files of this machine
+        warm_up(execution)
     queries = Queries(
         wiring.thread_pool(runtime, threads_max=own.concurrency_max),
         runtime.clock,
@@ -82,6 +85,7 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
         commands=Commands(ledger, runtime.clock, make_id, own.views_location, stored_columns),
         queries=queries,
         clock=runtime.clock,
+        books=Books(runtime.metrics),
         after_command=pictures.look,
     )
     access = Access.of(

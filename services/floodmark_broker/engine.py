@@ -19,8 +19,9 @@ from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.ports import Clock
 from floodmark.query.plan import Bounded, Freshness, QueryPlan, Strict
 from floodmark.sql.reading import read_statement
-from floodmark.sql.statements import CHANGING, Explain, Select, SetOption, StatementRule
+from floodmark.sql.statements import CHANGING, Explain, Select, SetOption, Statement, StatementRule
 from floodmark_broker.access import Role, require
+from floodmark_broker.books import Books
 from floodmark_broker.commands import Commands, relation
 from floodmark_broker.execution import Executed, Execution, FilesVanished
 from floodmark_broker.receipts import document_of, explanation
@@ -69,11 +70,23 @@ class Engine:
     commands: Commands
     queries: Queries
     clock: Clock
+    books: Books
     after_command: Callable[[], None]
     """So that whoever creates a view and asks at once is answered from what is there now."""
 
     def answer(self, asked: Asked) -> Answered:
-        statement = read_statement(asked.sql)
+        kind = "unknown"
+        try:
+            statement = read_statement(asked.sql)
+            kind = type(statement).__name__
+            answered = self._answer(statement, asked)
+        except Exception as error:
+            self.books.refused(asked.query_id, kind, error)
+            raise
+        self.books.answered(asked.query_id, kind, answered.receipt)
+        return answered
+
+    def _answer(self, statement: Statement, asked: Asked) -> Answered:
         if isinstance(statement, CHANGING):
             require(asked.role, Role.ADMIN)
         if isinstance(statement, SetOption):
