@@ -207,7 +207,7 @@ def test_every_strict_answer_is_what_duckdb_makes_of_the_registered_files(world:
     ledger = rides.broker.system.ledger
     began_s = time.monotonic()
     tally = ask_many(world, QUERIES // 10)
-    with changing(world, every_s=0.5), killing(world, every_s=5):
+    with changing(world, every_s=2), killing(world, every_s=15):
         tally += ask_many(world, QUERIES // 2)
     views = [f"{rides.name}_{suffix}" for suffix in VIEWS]
     for view in views:

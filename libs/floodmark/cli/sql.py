@@ -89,8 +89,11 @@ def prompt(broker: Connection, console: Console) -> None:
 
 
 def _run(broker: Connection, text: str, console: Console) -> None:
+    """Ctrl-C hangs up, which stops the query."""
     try:
         show(broker.document(text), console)
+    except KeyboardInterrupt:
+        console.print("stopped")
     except FloodmarkError as error:
         console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
 
