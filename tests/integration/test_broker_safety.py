@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 import floodmark
 from floodmark.client import QueryFailed
@@ -248,7 +249,10 @@ def api(rides: Rides) -> Any:
 
 
 def test_the_openapi_document_holds_for_whatever_it_allows(api: Any, rides: Rides) -> None:
-    """schemathesis makes requests of the document, right ones and wrong ones: no 500, and answers as it says."""
+    """schemathesis makes requests of the document, right ones and wrong ones: no 500, and answers as it says.
+
+    That a text is SQL, no schema can say: what it allows may be refused.
+    """
     checked = 0
     for result in api.get_all_operations():
         operation = result.ok()
@@ -264,7 +268,7 @@ def test_the_openapi_document_holds_for_whatever_it_allows(api: Any, rides: Ride
         def examine(case: Any) -> None:
             nonlocal checked
             checked += 1
-            case.call_and_validate(timeout=60)
+            case.call_and_validate(timeout=60, excluded_checks=[positive_data_acceptance])
 
         given(case=operation.as_strategy())(examine)()
     assert checked > 100

@@ -5,8 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import duckdb
 
 TIME_COLUMN = "l_shipdate"
 VIEWS = {
@@ -41,10 +40,13 @@ def generate(location: Path, scratch: Path, *, scale: str) -> int:
     """Write lineitem, one file for each month; returns how many rows it has."""
     command = [str(Path(sys.executable).with_name("tpchgen-cli")), "parquet", "-s", scale, "--tables=lineitem"]
     subprocess.run([*command, f"--output-dir={scratch}"], check=True, capture_output=True)
-    table = pq.read_table(scratch / "lineitem.parquet")
-    shutil.rmtree(scratch)
     location.mkdir(parents=True, exist_ok=True)
-    months = pc.strftime(table[TIME_COLUMN], format="%Y-%m")
-    for month in sorted(pc.unique(months).to_pylist()):
-        pq.write_table(table.filter(pc.equal(months, month)), location / f"{month}.parquet")
-    return int(table.num_rows)
+    with duckdb.connect() as connection:
+        source = f"read_parquet('{scratch}/lineitem.parquet')"
+        counted = connection.execute(f"SELECT strftime(l_shipdate, '%Y-%m') AS m, count(*) FROM {source} GROUP BY 1")
+        months = dict(counted.fetchall())
+        for month in sorted(months):
+            rows = f"SELECT * FROM {source} WHERE strftime(l_shipdate, '%Y-%m') = '{month}'"
+            connection.execute(f"COPY ({rows}) TO '{location}/{month}.parquet' (FORMAT parquet)")
+    shutil.rmtree(scratch)
+    return sum(months.values())
