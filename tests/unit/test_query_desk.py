@@ -107,6 +107,17 @@ def test_a_strict_query_costs_one_round_trip(place: Place) -> None:
     assert made.receipt.buckets_from_view == 6
 
 
+def test_a_change_that_was_tended_to_costs_the_next_query_no_more(place: Place) -> None:
+    """Slices and entries are read beside the queries, not by them."""
+    place.plan()
+    place.kit.put(segment("late", 2, 3, timeless_rows=0))
+    place.kit.mark(4)
+    place.desk.tend()
+    place.store.trips.clear()
+    assert place.from_base() == {2: FromBase.CHANGED_SINCE, 4: FromBase.STALE}
+    assert len(place.store.trips) == 1
+
+
 def test_a_bounded_query_that_was_proven_lately_costs_none(place: Place) -> None:
     place.plan()
     place.store.trips.clear()
@@ -117,6 +128,7 @@ def test_a_bounded_query_that_was_proven_lately_costs_none(place: Place) -> None
     assert len(place.store.trips) == 1
 
 
+@pytest.mark.scenario("Q6")
 def test_a_change_registered_just_before_a_strict_query_is_reflected_without_any_mark(place: Place) -> None:
     """Q6. The bucket is still VALID, and nobody has looked at it since."""
     assert place.from_base() == {}
@@ -133,6 +145,7 @@ def test_a_change_elsewhere_in_the_slice_leaves_a_bucket_usable(place: Place) ->
     assert place.plan().receipt.buckets_from_view == 5
 
 
+@pytest.mark.scenario("Q5")
 def test_states_are_told_apart_in_the_receipt(place: Place) -> None:
     """Q5: stale with its cause, changed since, vacant."""
     place.plan()
@@ -273,6 +286,7 @@ def test_a_view_that_was_dropped_is_not_used(place: Place) -> None:
     assert place.plan().receipt.view is None
 
 
+@pytest.mark.scenario("Q9")
 def test_a_view_made_anew_elsewhere_is_read_where_it_is(place: Place) -> None:
     """Q9: never the files of one incarnation in the place of the other."""
     place.plan()

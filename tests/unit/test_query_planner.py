@@ -65,6 +65,7 @@ def right(bench: Bench, select: str) -> QueryPlan:
 # -- rewriting ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("Q1")
 def test_other_names_and_another_order_are_an_exact_hit_that_keeps_them(bench: Bench) -> None:
     """Q1."""
     made = right(
@@ -79,6 +80,7 @@ def test_other_names_and_another_order_are_an_exact_hit_that_keeps_them(bench: B
     "keys",
     ["zone", "date_trunc('DAY', t)", "CAST(t AS DATE)", "year(t)", "date_trunc('MONTH', t), upper(zone)", "hour(t)"],
 )
+@pytest.mark.scenario("Q2")
 def test_coarser_keys_are_rolled_up(bench: Bench, keys: str) -> None:
     """Q2."""
     made = right(bench, f"SELECT {keys}, count(*), sum(n), avg(fare) FROM trips GROUP BY {keys}")
@@ -95,6 +97,7 @@ def test_coarser_keys_are_rolled_up(bench: Bench, keys: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("tail", ["", " WHERE zone = 'nowhere'", " GROUP BY zone"])
+@pytest.mark.scenario("Q3")
 def test_aggregates_partly_from_base_equal_the_base_table(bench: Bench, measure: str, tail: str) -> None:
     """Q3, with the count of nothing, which is 0, and the sum of nothing, which is NULL."""
     made = right(bench, f"SELECT {measure} AS m FROM trips{tail}")
@@ -102,6 +105,7 @@ def test_aggregates_partly_from_base_equal_the_base_table(bench: Bench, measure:
     assert {source.kind for source in made.sources} == {Kind.VIEW, Kind.BASE}
 
 
+@pytest.mark.scenario("Q5")
 def test_what_is_left_to_base_is_told_with_the_reason(bench: Bench) -> None:
     """Q5."""
     told = right(bench, "SELECT count(*) FROM trips").receipt
@@ -138,6 +142,7 @@ def test_only_the_segments_of_what_is_left_are_read_from_base(bench: Bench) -> N
         ("CAST(t AS DATE) = '1970-01-01' AND t < '1970-01-01 02:00'", [0, 1]),
     ],
 )  # fmt: skip
+@pytest.mark.scenario("Q7")
 def test_the_middle_of_a_range_of_time_is_from_the_view_and_its_edges_from_base(
     bench: Bench, condition: str, from_view: list[int]
 ) -> None:
@@ -171,6 +176,7 @@ def test_a_range_of_time_reads_nothing_outside_of_it(bench: Bench) -> None:
         "ORDER BY zone NULLS LAST",
     ],
 )
+@pytest.mark.scenario("Q8")
 def test_having_order_limit_and_offset_are_over_the_merged_groups(bench: Bench, tail: str) -> None:
     """Q8."""
     assert right(bench, f"SELECT zone, sum(n) AS total FROM trips GROUP BY zone {tail}").receipt.view == "hourly"
@@ -235,6 +241,8 @@ def test_a_star_is_every_column_of_the_table(bench: Bench) -> None:
          "type-unknown"),
     ],
 )  # fmt: skip
+@pytest.mark.scenario("Q4")
+@pytest.mark.scenario("Q12")
 def test_each_doubt_falls_back_to_base_by_a_rule(view: str, query: str, rule: str) -> None:
     """Q4, Q12: base, and the receipt says which rule."""
     made = fresh(view).plan(query)
@@ -257,6 +265,29 @@ def test_the_view_with_the_fewest_bytes_is_chosen() -> None:
     assert (told.view, told.bytes_from_view) == ("small", 70)
     assert [(u.view, u.rule) for u in told.unused] == [("large", "costs-more")]
     assert made.plan("SELECT sum(n) FROM trips").receipt.view == "large"
+
+
+def test_a_view_is_read_only_by_the_registry_of_the_query_whatever_was_guessed_before() -> None:
+    """What a view cost at an earlier version says which to look at closely, never what may be read."""
+    made = fresh(HOURLY)
+    assert right(made, "SELECT count(*) FROM trips").receipt.buckets_from_view == 24
+    grown = Bench(rows() | {"late": [(at(5 * HOUR_MS), "late", 1, 1.0)]})
+    grown.table.slice_versions = dict.fromkeys(grown.table.slice_versions, 2)
+    grown.views, grown.files = made.views, made.files
+    told = right(grown, "SELECT count(*) FROM trips").receipt
+    assert [(r.why, r.interval) for r in told.from_base] == [(Why.CHANGED_SINCE, Interval(5 * HOUR_MS, 6 * HOUR_MS))]
+
+
+def test_a_view_that_has_nothing_current_any_more_gives_way_to_the_next() -> None:
+    made = Bench(rows(2))
+    valid = {0: "valid", HOUR_MS: "valid"}
+    small = made.add_view("small", HOURLY, HOUR_MS, valid)
+    large = made.add_view("large", HOURLY, HOUR_MS, valid)
+    _resize(large, 10)
+    assert made.plan("SELECT count(*) FROM trips").receipt.view == "small"
+    made.views[0] = replace(small, shards={})
+    told = made.plan("SELECT count(*) FROM trips").receipt
+    assert (told.view, [u.rule for u in told.unused]) == ("large", ["nothing-current"])
 
 
 def test_a_view_larger_than_the_table_is_not_read() -> None:
@@ -307,6 +338,7 @@ def _resize(view: ViewSnapshot, size: int) -> None:
         ("SELECT CAST(n AS TIME) FROM trips", "unsupported-syntax"),
     ],
 )
+@pytest.mark.scenario("Q11")
 def test_what_may_not_be_asked_is_refused_by_a_rule(bench: Bench, query: str, rule: str) -> None:
     """Q11: a clear error, and nothing is executed."""
     with pytest.raises(InvalidInput) as refusal:

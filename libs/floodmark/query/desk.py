@@ -142,15 +142,24 @@ class Desk:
                 self._ended(turn)
 
     def tend(self) -> None:
-        """Bring the pictures up to date and take holds anew that are due. To be called about once a second."""
+        """Bring everything up to date and take holds anew that are due. To be called about once a second.
+
+        What queries have used is routed again here, so that the next one need not.
+        """
         self._pictures.look()
         now_ms = self._clock.monotonic_ms()
         for name, table in list(self._tables.items()):
             turn = table.turn
-            if turn is not None and (not turn.stands or now_ms - turn.taken_at_ms >= self._turn_ms):
+            if turn is None:
+                continue
+            if not turn.stands or now_ms - turn.taken_at_ms >= self._turn_ms:
                 with table.lock:
                     if table.turn is turn:
                         self._take_turn(name, table)
+            snapshot = self._prove(name, table)
+            for view in self._pictures.of(name):
+                if view.router.latest is not None:
+                    view.routes(snapshot)
 
     def close(self) -> None:
         """Let go of every hold."""

@@ -7,6 +7,7 @@ Any doubt falls back to the base table: a rewrite may only lose speed, never row
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -33,7 +34,8 @@ from floodmark.query.snapshots import Chosen, Routes, TableSnapshot, ViewSnapsho
 from floodmark.query.statements import check_columns, parsed, table_nodes
 from floodmark.sql.parsing import bounded_depth, render
 
-VIEW_SOURCE = "floodmark_view"
+VIEW_SOURCE = "_floodmark_view"
+"""A name that no table can have."""
 STATEMENTS_KEPT_MAX = 512
 
 
@@ -62,27 +64,20 @@ def plan(
 
 
 @dataclass(frozen=True, slots=True)
-class _Fit:
-    """A view that fits, and what would be read from its files."""
+class _Candidate:
+    """A view that fits: what would be read from its files, and from the table's besides."""
 
     view: ViewSnapshot
     made: Rewritten
     routes: Routes
     chosen: Chosen
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A view that fits, with what would be read from the table's files besides."""
-
-    fit: _Fit
     within: Rows
     base: list[Segment]
     bytes: int
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        return self.bytes, self.fit.chosen.buckets + len(self.base), self.fit.view.name
+        return self.bytes, self.chosen.buckets + len(self.base), self.view.name
 
 
 class _Planner:
@@ -120,48 +115,45 @@ class _Planner:
         return asked_of(self._tree, table.definition), table
 
     def _cheapest(self, asked: Asked, table: TableSnapshot, views: Sequence[ViewSnapshot]) -> QueryPlan:
-        fits: list[_Fit] = []
+        found: list[_Candidate] = []
         unused: list[Unused] = []
         rewriter = Rewriter(asked, dict(table.definition.columns), rows_max=table.rows)
         for view in views:
             try:
-                fits.append(_fit(asked, rewriter, table, view))
+                found.append(_guessed(asked, table, view, rewriter))
             except Missed as missed:
                 unused.append(Unused(view.name, missed.rule, str(missed)))
-        if not fits:
-            return self._from_base(asked, tuple(unused))
-        best = _best(asked, table, fits)
+        best = _best(asked, table, found, unused)
         base_bytes = table.bytes(_outer(asked), timeless=asked.timeless)
-        if best.bytes > base_bytes:
-            unused += _costing_more(fits, f"the base table has {base_bytes} bytes to read")
+        if best is None or best.bytes > base_bytes:
+            unused += _costing_more(found, f"the base table has {base_bytes} bytes to read")
             return self._from_base(asked, tuple(unused))
-        told = f"view {best.fit.view.name} has {best.bytes} bytes to read"
-        unused += _costing_more([fit for fit in fits if fit is not best.fit], told)
+        told = f"view {best.view.name} has {best.bytes} bytes to read"
+        unused += _costing_more([other for other in found if other.view is not best.view], told)
         return self._from_view(asked, table, best, tuple(unused))
 
     # -- the two kinds of plans ------------------------------------------------------------------------------------
 
     def _from_view(self, asked: Asked, table: TableSnapshot, best: _Candidate, unused: tuple[Unused, ...]) -> QueryPlan:
-        fit, chosen = best.fit, best.fit.chosen
-        definition = fit.view.header.definition
-        statement = fit.made.over(VIEW_SOURCE, table.definition.name if best.base else None)
+        chosen, definition = best.chosen, best.view.header.definition
+        statement = best.made.over(VIEW_SOURCE, table.definition.name if best.base else None)
         view = Source(
             name=VIEW_SOURCE,
             kind=Kind.VIEW,
-            of=fit.view.name,
+            of=best.view.name,
             location=definition.location,
             files=chosen.files,
             columns=statement.view_columns,
             table=table.definition,
-            definition=fit.view.shape.definition if fit.view.shape else None,
+            definition=best.view.shape.definition if best.view.shape else None,
         )
         sources = [view]
         if best.base:
             sources.append(_base_source(table, best.base, asked.columns, within=best.within))
         receipt = replace(
             self._receipt,
-            view=fit.view.name,
-            rewrite=fit.made.kind,
+            view=best.view.name,
+            rewrite=best.made.kind,
             from_view=chosen.runs.intervals,
             buckets_from_view=chosen.buckets,
             bytes_from_view=chosen.bytes,
@@ -187,46 +179,59 @@ class _Planner:
         return QueryPlan(render(self._tree), sources, names, receipt)
 
 
-def _fit(asked: Asked, rewriter: Rewriter, table: TableSnapshot, view: ViewSnapshot) -> _Fit:
+def _guessed(asked: Asked, table: TableSnapshot, view: ViewSnapshot, rewriter: Rewriter) -> _Candidate:
+    """A view that fits, at the cost it had when it was last routed. Routing all of them anew would take its time."""
     if view.shape is None:
         raise Missed(Miss.NO_DEFINITION, view.refusal)
     made = rewriter.rewritten(view.shape)
-    if asked.bounds.inner is None:
+    if (known := view.router.latest) is not None:
+        with suppress(Missed):
+            return _candidate(asked, table, view, made, known)
+    return _candidate(asked, table, view, made, view.routes(table))
+
+
+def _candidate(asked: Asked, table: TableSnapshot, view: ViewSnapshot, made: Rewritten, routes: Routes) -> _Candidate:
+    outer, inner = asked.bounds.outer, asked.bounds.inner
+    if outer is None or inner is None:
         raise Missed(Miss.NOTHING_CURRENT, "no whole bucket lies in the query's range of time")
-    routes = view.routes(table)
-    chosen = routes.chosen(asked.bounds.inner)
+    chosen = routes.chosen(inner)
     if not chosen.buckets:
         raise Missed(Miss.NOTHING_CURRENT, "it has no bucket in the query's range that is as the table is now")
-    return _Fit(view, made, routes, chosen)
-
-
-def _best(asked: Asked, table: TableSnapshot, fits: Sequence[_Fit]) -> _Candidate:
-    """The one with the fewest bytes. What its own files have is a lower bound, so most need no closer look."""
-    best: _Candidate | None = None
-    for fit in sorted(fits, key=lambda fit: fit.chosen.bytes):
-        if best is not None and fit.chosen.bytes > best.bytes:
-            break
-        candidate = _candidate(asked, table, fit)
-        if best is None or candidate.rank < best.rank:
-            best = candidate
-    assert best is not None, "there was a view that fits"
-    return best
-
-
-def _candidate(asked: Asked, table: TableSnapshot, fit: _Fit) -> _Candidate:
-    outer = asked.bounds.outer
-    assert outer is not None, "a bucket lies in it"
-    left = complement(fit.chosen.runs, outer)
+    left = complement(chosen.runs, outer)
     base = table.segments(left, timeless=asked.timeless)
-    return _Candidate(fit, Rows(left, asked.timeless), base, fit.chosen.bytes + sum(s.bytes for s in base))
+    size = chosen.bytes + sum(s.bytes for s in base)
+    return _Candidate(view, made, routes, chosen, Rows(left, asked.timeless), base, size)
 
 
-def _costing_more(fits: Sequence[_Fit], instead: str) -> list[Unused]:
-    return [Unused(fit.view.name, Miss.COSTS_MORE, f"it fits, but {instead}, which is less") for fit in fits]
+def _best(asked: Asked, table: TableSnapshot, found: list[_Candidate], unused: list[Unused]) -> _Candidate | None:
+    """The one with the fewest bytes, routed against this very table. Others only as far as they may be better.
+
+    One that turns out to have nothing to read goes from those found to those unused.
+    """
+    exact: dict[str, _Candidate] = {}
+
+    def rank(one: _Candidate) -> tuple[int, int, str]:
+        return (exact.get(one.view.name) or one).rank
+
+    while found:
+        best = min(found, key=rank)
+        if best.view.name in exact:
+            return exact[best.view.name]
+        try:
+            routes = best.view.routes(table)
+            exact[best.view.name] = _candidate(asked, table, best.view, best.made, routes)
+        except Missed as missed:
+            found.remove(best)
+            unused.append(Unused(best.view.name, missed.rule, str(missed)))
+    return None
+
+
+def _costing_more(found: Sequence[_Candidate], instead: str) -> list[Unused]:
+    return [Unused(one.view.name, Miss.COSTS_MORE, f"it fits, but {instead}, which is less") for one in found]
 
 
 def _told(best: _Candidate, table: TableSnapshot) -> tuple[BaseRange, ...]:
-    told = best.fit.routes.told(best.within.ranges, extent=table.extent)
+    told = best.routes.told(best.within.ranges, extent=table.extent)
     if best.within.timeless and any(s.timeless_rows != 0 for s in best.base):
         told += (BaseRange(None, Why.TIMELESS),)
     return told
