@@ -279,6 +279,13 @@ def test_a_look_that_fails_is_made_up_for_by_the_next(place: Place) -> None:
     assert place.from_base() == {1: FromBase.STALE}
 
 
+def test_the_name_of_a_view_is_as_good_as_its_tables(place: Place) -> None:
+    with place.desk.reading(["rides_hourly", "rides", "nowhere"], Strict()) as reading:
+        assert [table.definition.name for table in reading.tables] == ["rides"]
+        made = plan("SELECT * FROM rides_hourly", tables=reading.tables, views=reading.views, freshness=Strict())
+    assert (made.receipt.view, made.receipt.rewrite) == ("rides_hourly", "exact")
+
+
 def test_a_view_that_was_dropped_is_not_used(place: Place) -> None:
     place.plan()
     place.kit.ledger.views.drop("rides_hourly")

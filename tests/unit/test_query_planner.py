@@ -207,6 +207,33 @@ def test_a_star_is_every_column_of_the_table(bench: Bench) -> None:
     assert bench.plan("SELECT x.*, n FROM trips x").outputs == ("t", "zone", "n", "fare", "n")
 
 
+@pytest.mark.parametrize(
+    ("query", "same_as"),
+    [
+        ("SELECT * FROM hourly", HOURLY),
+        ("SELECT h.zone, rides + 1 FROM hourly AS h WHERE h.hour >= '1970-01-01 10:00:00' ORDER BY hour, 1",
+         "SELECT zone, rides + 1 FROM ({view}) AS x WHERE hour >= '1970-01-01 10:00:00' ORDER BY hour, 1"),
+        ("SELECT zone, sum(rides), max(most) FROM hourly WHERE zone = 'a' AND rides > 0 GROUP BY zone",
+         "SELECT zone, sum(rides), max(most) FROM ({view}) AS x WHERE zone = 'a' AND rides > 0 GROUP BY zone"),
+        ("SELECT a.zone, b.rides FROM hourly a JOIN hourly b ON a.hour = b.hour AND a.zone = b.zone",
+         "SELECT a.zone, b.rides FROM ({view}) a JOIN ({view}) b ON a.hour = b.hour AND a.zone = b.zone"),
+        ("SELECT count(*) FROM hourly JOIN trips ON hourly.zone = trips.zone",
+         "SELECT count(*) FROM ({view}) AS hourly JOIN trips ON hourly.zone = trips.zone"),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_view_means_its_query(bench: Bench, query: str, same_as: str) -> None:
+    made = bench.plan(query)
+    found, expected = bench.answer(made), bench.expected(same_as.format(view=HOURLY))
+    assert same_rows(found, expected, ordered="ORDER BY" in query), f"{made.sql}\n{found}\n{expected}"
+    assert (made.receipt.view == "hourly") is ("JOIN" not in query)
+
+
+def test_conditions_on_the_keys_of_a_view_leave_unread_what_cannot_satisfy_them(bench: Bench) -> None:
+    made = bench.plan("SELECT rides FROM hourly WHERE hour >= '1970-01-01 10:00:00' AND hour < '1970-01-01 12:00:00'")
+    assert made.receipt.from_view == (Interval(10 * HOUR_MS, 13 * HOUR_MS),), "an hour more than needed, not a day"
+    assert [f.path for s in made.sources if s.kind is Kind.BASE for f in s.files] == []
+
+
 # -- why a view is not used --------------------------------------------------------------------------------------------
 
 

@@ -122,15 +122,16 @@ class Desk:
 
     @contextmanager
     def reading(self, names: Sequence[str], freshness: Freshness) -> Iterator[Reading]:
-        """Everything there is to know about these tables. Unknown ones are left out: the planner says so."""
+        """Everything there is to know about these tables, and about the tables of these views.
+
+        Unknown ones are left out: the planner says so.
+        """
         turns: list[_Turn] = []
         tables: list[TableSnapshot] = []
         views: list[ViewSnapshot] = []
         try:
-            for name in names:
-                table = self._known(name)
-                if table is None:
-                    continue
+            for name in dict.fromkeys(filter(None, map(self._table_named, names))):
+                table = self._tables[name]
                 turns.append(self._begun(name, table))
                 # After the hold: what this lists, the hold protects.
                 snapshot, earlier = self._proven(name, table, freshness)
@@ -171,18 +172,23 @@ class Desk:
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
-    def _known(self, name: str) -> _Table | None:
-        table = self._tables.get(name)
-        if table is not None:
-            return table
+    def _table_named(self, name: str) -> str | None:
+        """The table of this name, or of the view of this name."""
+        if name in self._tables or self._is_table(name):
+            return name
+        table = self._pictures.table_of(name)
+        return table if table is not None and (table in self._tables or self._is_table(table)) else None
+
+    def _is_table(self, name: str) -> bool:
         try:
             self._registry.definition(name)
         except InvalidInput as error:
             if error.rule in ("unknown-table", "name"):
-                return None
+                return False
             raise
         with self._lock:
-            return self._tables.setdefault(name, _Table())
+            self._tables.setdefault(name, _Table())
+        return True
 
     def _begun(self, name: str, table: _Table) -> _Turn:
         """The turn this query belongs to, counted in."""

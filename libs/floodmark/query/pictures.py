@@ -64,6 +64,13 @@ class Pictures:
     def of(self, table: str) -> tuple[ViewSnapshot, ...]:
         return self._published.get(table, ())
 
+    def table_of(self, view: str) -> str | None:
+        """The table of a view, if there is such a view."""
+        with self._lock:
+            self._look()
+            header = self._headers.get(view)
+        return header.definition.table if header is not None else None
+
     def attend(self, definition: TableDefinition) -> None:
         """Read every view of a table, now, whatever is known of them. From here on they are looked after.
 

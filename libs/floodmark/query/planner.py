@@ -13,10 +13,13 @@ from functools import lru_cache
 
 from sqlglot import exp
 
+from floodmark.core.buckets import BucketGrid
 from floodmark.core.intervals import Interval
 from floodmark.core.segments import Segment
 from floodmark.core.tables import TableDefinition
 from floodmark.query.asked import Asked, asked_of, output_name
+from floodmark.query.bounds import EVER
+from floodmark.query.expansion import opened, spelled_out
 from floodmark.query.plan import (
     BaseRange,
     Freshness,
@@ -46,7 +49,7 @@ def _parsed(select: str) -> exp.Query:
 
 
 def tables_in(select: str) -> frozenset[str]:
-    """The tables a query reads, or the rule by which it may not be run."""
+    """The tables and views a query reads, or the rule by which it may not be run."""
     return frozenset(node.name.lower() for node in table_nodes(_parsed(select)))
 
 
@@ -60,7 +63,14 @@ def plan(
 ) -> QueryPlan:
     """How to answer the query from these snapshots. `tables` has every table there is a snapshot of."""
     with bounded_depth():
-        return _Planner(_parsed(select), tables, freshness).plan(views, rewrite=rewrite)
+        tree, names = _parsed(select), {table.definition.name for table in tables}
+        # A table goes before a view of the same name.
+        readable = {view.name: view for view in views if view.name not in names}
+        view = opened(tree, readable)
+        if view is None:
+            return _Planner(spelled_out(tree, readable), tables, freshness).plan(views, rewrite=rewrite)
+        inner = plan(view.inner, tables=tables, views=views, freshness=freshness, rewrite=rewrite)
+        return replace(inner, sql=view.around(inner.sql), outputs=_output_names(tree))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +204,23 @@ def _candidate(asked: Asked, table: TableSnapshot, view: ViewSnapshot, made: Rew
     outer, inner = asked.bounds.outer, asked.bounds.inner
     if outer is None or inner is None:
         raise Missed(Miss.NOTHING_CURRENT, "no whole bucket lies in the query's range of time")
-    chosen = routes.chosen(inner)
+    grid = view.header.definition.grid
+    chosen = routes.chosen(_worth_reading(inner, outer, grid))
     if not chosen.buckets:
         raise Missed(Miss.NOTHING_CURRENT, "it has no bucket in the query's range that is as the table is now")
     left = complement(chosen.runs, outer)
     base = table.segments(left, timeless=asked.timeless)
     size = chosen.bytes + sum(s.bytes for s in base)
     return _Candidate(view, made, routes, chosen, Rows(left, asked.timeless), base, size)
+
+
+def _worth_reading(inner: Interval, outer: Interval, grid: BucketGrid) -> Interval:
+    """The buckets in which all rows are wanted, without those in which none can be."""
+    if outer == EVER:
+        return inner
+    start_ms = max(inner.start_ms, grid.start_of(outer.start_ms))
+    end_ms = min(inner.end_ms, grid.start_of(outer.end_ms - 1) + grid.width_ms)
+    return Interval(start_ms, max(end_ms, start_ms + 1))
 
 
 def _best(asked: Asked, table: TableSnapshot, found: list[_Candidate], unused: list[Unused]) -> _Candidate | None:
