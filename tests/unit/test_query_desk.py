@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from floodmark.core.buckets import Cause, State
 from floodmark.core.errors import Unavailable
-from floodmark.core.garbage import AttemptFile, Sighting, Terms, Why, judge
+from floodmark.core.garbage import AttemptFile, Sighting, Terms, Why, judge, seeing
 from floodmark.core.intervals import Interval
 from floodmark.core.transitions import Mode
 from floodmark.ledger import paths
-from floodmark.ledger.store import Node
+from floodmark.ledger.store import Node, Set
 from floodmark.query.desk import Desk
 from floodmark.query.pictures import Pictures
 from floodmark.query.plan import Bounded, QueryPlan, Strict
@@ -264,6 +267,15 @@ def test_a_lost_hold_is_noticed_by_a_running_query_and_taken_anew_by_the_next(pl
     assert held(place) == [place.kit.clock.now_ms()]
 
 
+def test_a_retired_segment_that_a_running_query_lists_is_held(place: Place) -> None:
+    """INV-11, for segments: forgotten after the query's registry was read, so the hold's version is lower."""
+    with place.desk.reading(["rides"], Strict()) as reading:
+        retired = place.kit.ledger.retention.retire("rides", before_ms=HOUR_MS, batch_max=10)
+        assert retired is not None
+        assert "s0.parquet" in {s.path for s in reading.tables[0].everything()}
+        assert seeing(place.kit.ledger.holds.all("rides"), retired.version)
+
+
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
@@ -340,6 +352,44 @@ def test_a_view_whose_definition_cannot_be_analysed_is_named_with_the_reason(pla
     unused = {u.view: (u.rule, u.message) for u in place.plan().receipt.unused}
     assert unused["odd"][0] == "no-definition"
     assert "nondeterministic" in unused["odd"][1]
+
+
+def test_a_damaged_table_is_no_reason_to_neglect_the_others(place: Place) -> None:
+    """INV-14."""
+    other = replace(TABLE, name="another", location="/lake/another", columns=(("event_time", "int64"),))
+    place.kit.ledger.registry.create_table(other)
+    for name in ("another", "rides"):
+        with place.desk.reading([name], Strict()):
+            pass
+    place.store.commit([Set(paths.table("another"), b"damage", -1)])
+    place.kit.clock.ms += TURN_MS
+    place.desk.tend()
+    assert held(place) == [place.kit.clock.now_ms()]
+
+
+def test_a_table_defined_before_its_first_file_has_the_columns_of_its_files(tmp_path: Path) -> None:
+    """And its views are understood by them, as soon as they are known."""
+    kit = Kit(CountingStore())
+    kit.ledger.registry.create_table(replace(TABLE, location=str(tmp_path)))
+    select = "SELECT Zone, sum(n) AS total FROM rides GROUP BY Zone"
+    kit.ledger.views.create(replace(VIEW, select=select), coverage_start_ms=0)
+    desk = Desk(kit.ledger.registry, kit.ledger.holds, Pictures(kit.store), kit.clock, reader="b", turn_ms=1)  # type: ignore[arg-type]
+    ask = "SELECT zone, sum(n) FROM rides WHERE event_time < 99999999 GROUP BY zone"
+    with desk.reading(["rides"], Strict()) as reading:
+        plan(ask, tables=reading.tables, views=reading.views, freshness=Strict())
+    pq.write_table(
+        pa.table({"event_time": pa.array([1], pa.int64()), "zone": ["a"], "n": [2]}), tmp_path / "s0.parquet"
+    )
+    kit.put(segment("s0", 0, 1, timeless_rows=0))
+    kit.append(0)
+    with desk.reading(["rides"], Strict()):
+        pass
+    kit.clock.ms += 2
+    desk.tend()
+    with desk.reading(["rides"], Strict()) as reading:
+        made = plan(ask, tables=reading.tables, views=reading.views, freshness=Strict())
+    assert made.receipt.view == "rides_hourly", made.receipt.unused
+    desk.close()
 
 
 def test_an_emptied_bucket_is_read_as_empty(place: Place) -> None:

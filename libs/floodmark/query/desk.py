@@ -33,6 +33,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.intervals import Interval
 from floodmark.core.ports import Clock
@@ -43,7 +45,10 @@ from floodmark.parquet.inspection import schema_of
 from floodmark.parquet.lake import Lake
 from floodmark.query.pictures import Pictures
 from floodmark.query.plan import Bounded, Freshness
-from floodmark.query.snapshots import Router, TableSnapshot, ViewSnapshot
+from floodmark.query.routing import Router
+from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
+
+log = structlog.get_logger()
 
 EARLIER_MAX = 64
 """Registry versions remembered for queries that accept older ones."""
@@ -148,19 +153,23 @@ class Desk:
         What queries have used is routed again here, so that the next one need not.
         """
         self._pictures.look()
-        now_ms = self._clock.monotonic_ms()
         for name, table in list(self._tables.items()):
             turn = table.turn
-            if turn is None:
-                continue
-            if not turn.stands or now_ms - turn.taken_at_ms >= self._turn_ms:
-                with table.lock:
-                    if table.turn is turn:
-                        self._take_turn(name, table)
-            snapshot = self._prove(name, table)
-            for view in self._pictures.of(name):
-                if view.router.latest is not None:
-                    view.routes(snapshot)
+            if turn is not None:
+                try:
+                    self._tend(name, table, turn)
+                except InvalidInput as error:  # a damaged table is no reason to neglect the others (INV-14)
+                    log.warning("table_not_tended", table=name, error=str(error))
+
+    def _tend(self, name: str, table: _Table, turn: _Turn) -> None:
+        if not turn.stands or self._clock.monotonic_ms() - turn.taken_at_ms >= self._turn_ms:
+            with table.lock:
+                if table.turn is turn:
+                    self._take_turn(name, table)
+        snapshot = self._prove(name, table)
+        for view in self._pictures.of(name):
+            if view.router.latest is not None:
+                view.routes(snapshot)
 
     def close(self) -> None:
         """Let go of every hold."""

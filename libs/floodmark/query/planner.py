@@ -32,20 +32,26 @@ from floodmark.query.plan import (
     Why,
 )
 from floodmark.query.rewriting import Rewriter, Rewritten
+from floodmark.query.routing import Chosen, Routes, complement
 from floodmark.query.rules import Miss, Missed, Refusal, refused
-from floodmark.query.snapshots import Chosen, Routes, TableSnapshot, ViewSnapshot, complement
+from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
 from floodmark.query.statements import check_columns, parsed, table_nodes
 from floodmark.sql.parsing import bounded_depth, render
 
 VIEW_SOURCE = "_floodmark_view"
 """A name that no table can have."""
-STATEMENTS_KEPT_MAX = 512
+STATEMENTS_KEPT_MAX = 256
+KEPT_CHARS_MAX = 4_096
 
 
 @lru_cache(maxsize=STATEMENTS_KEPT_MAX)
-def _parsed(select: str) -> exp.Query:
-    """Dashboards ask the same again and again. The tree is never changed."""
+def _parsed_before(select: str) -> exp.Query:
     return parsed(select)
+
+
+def _parsed(select: str) -> exp.Query:
+    """Dashboards ask the same again and again. The tree is never changed; those of long texts are not worth keeping."""
+    return _parsed_before(select) if len(select) <= KEPT_CHARS_MAX else parsed(select)
 
 
 def tables_in(select: str) -> frozenset[str]:
