@@ -37,6 +37,7 @@ from floodmark.query.rules import Miss, Missed, Refusal, refused
 from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
 from floodmark.query.statements import check_columns, parsed, table_nodes
 from floodmark.sql.parsing import bounded_depth, render
+from floodmark.sql.shape import is_row_count
 
 VIEW_SOURCE = "_floodmark_view"
 """A name that no table can have."""
@@ -275,7 +276,7 @@ def _base_source(
 def _mentioned(tree: exp.Query, table: TableDefinition) -> frozenset[str]:
     """The columns that a query can mean: all of them when it does not name each."""
     everything = frozenset(name for name, _ in table.columns)
-    stars = (star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Anonymous))
+    stars = (star for star in tree.find_all(exp.Star) if not is_row_count(star))
     natural = any(join.args.get("method") == "NATURAL" for join in tree.find_all(exp.Join))
     if natural or next(stars, None) is not None:
         return everything
