@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from floodmark.core.buckets import Cause, State
 from floodmark.core.errors import Unavailable
-from floodmark.core.garbage import AttemptFile, Sighting, Terms, Why, judge
+from floodmark.core.garbage import AttemptFile, Sighting, Terms, Why, judge, seeing
 from floodmark.core.intervals import Interval
 from floodmark.core.transitions import Mode
 from floodmark.ledger import paths
-from floodmark.ledger.store import Node
+from floodmark.ledger.store import Node, Set
 from floodmark.query.desk import Desk
 from floodmark.query.pictures import Pictures
 from floodmark.query.plan import Bounded, QueryPlan, Strict
@@ -107,6 +110,17 @@ def test_a_strict_query_costs_one_round_trip(place: Place) -> None:
     assert made.receipt.buckets_from_view == 6
 
 
+def test_a_change_that_was_tended_to_costs_the_next_query_no_more(place: Place) -> None:
+    """Slices and entries are read beside the queries, not by them."""
+    place.plan()
+    place.kit.put(segment("late", 2, 3, timeless_rows=0))
+    place.kit.mark(4)
+    place.desk.tend()
+    place.store.trips.clear()
+    assert place.from_base() == {2: FromBase.CHANGED_SINCE, 4: FromBase.STALE}
+    assert len(place.store.trips) == 1
+
+
 def test_a_bounded_query_that_was_proven_lately_costs_none(place: Place) -> None:
     place.plan()
     place.store.trips.clear()
@@ -117,6 +131,7 @@ def test_a_bounded_query_that_was_proven_lately_costs_none(place: Place) -> None
     assert len(place.store.trips) == 1
 
 
+@pytest.mark.scenario("Q6")
 def test_a_change_registered_just_before_a_strict_query_is_reflected_without_any_mark(place: Place) -> None:
     """Q6. The bucket is still VALID, and nobody has looked at it since."""
     assert place.from_base() == {}
@@ -133,6 +148,7 @@ def test_a_change_elsewhere_in_the_slice_leaves_a_bucket_usable(place: Place) ->
     assert place.plan().receipt.buckets_from_view == 5
 
 
+@pytest.mark.scenario("Q5")
 def test_states_are_told_apart_in_the_receipt(place: Place) -> None:
     """Q5: stale with its cause, changed since, vacant."""
     place.plan()
@@ -251,6 +267,15 @@ def test_a_lost_hold_is_noticed_by_a_running_query_and_taken_anew_by_the_next(pl
     assert held(place) == [place.kit.clock.now_ms()]
 
 
+def test_a_retired_segment_that_a_running_query_lists_is_held(place: Place) -> None:
+    """INV-11, for segments: forgotten after the query's registry was read, so the hold's version is lower."""
+    with place.desk.reading(["rides"], Strict()) as reading:
+        retired = place.kit.ledger.retention.retire("rides", before_ms=HOUR_MS, batch_max=10)
+        assert retired is not None
+        assert "s0.parquet" in {s.path for s in reading.tables[0].everything()}
+        assert seeing(place.kit.ledger.holds.all("rides"), retired.version)
+
+
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +291,13 @@ def test_a_look_that_fails_is_made_up_for_by_the_next(place: Place) -> None:
     assert place.from_base() == {1: FromBase.STALE}
 
 
+def test_the_name_of_a_view_is_as_good_as_its_tables(place: Place) -> None:
+    with place.desk.reading(["rides_hourly", "rides", "nowhere"], Strict()) as reading:
+        assert [table.definition.name for table in reading.tables] == ["rides"]
+        made = plan("SELECT * FROM rides_hourly", tables=reading.tables, views=reading.views, freshness=Strict())
+    assert (made.receipt.view, made.receipt.rewrite) == ("rides_hourly", "exact")
+
+
 def test_a_view_that_was_dropped_is_not_used(place: Place) -> None:
     place.plan()
     place.kit.ledger.views.drop("rides_hourly")
@@ -273,6 +305,7 @@ def test_a_view_that_was_dropped_is_not_used(place: Place) -> None:
     assert place.plan().receipt.view is None
 
 
+@pytest.mark.scenario("Q9")
 def test_a_view_made_anew_elsewhere_is_read_where_it_is(place: Place) -> None:
     """Q9: never the files of one incarnation in the place of the other."""
     place.plan()
@@ -319,6 +352,44 @@ def test_a_view_whose_definition_cannot_be_analysed_is_named_with_the_reason(pla
     unused = {u.view: (u.rule, u.message) for u in place.plan().receipt.unused}
     assert unused["odd"][0] == "no-definition"
     assert "nondeterministic" in unused["odd"][1]
+
+
+def test_a_damaged_table_is_no_reason_to_neglect_the_others(place: Place) -> None:
+    """INV-14."""
+    other = replace(TABLE, name="another", location="/lake/another", columns=(("event_time", "int64"),))
+    place.kit.ledger.registry.create_table(other)
+    for name in ("another", "rides"):
+        with place.desk.reading([name], Strict()):
+            pass
+    place.store.commit([Set(paths.table("another"), b"damage", -1)])
+    place.kit.clock.ms += TURN_MS
+    place.desk.tend()
+    assert held(place) == [place.kit.clock.now_ms()]
+
+
+def test_a_table_defined_before_its_first_file_has_the_columns_of_its_files(tmp_path: Path) -> None:
+    """And its views are understood by them, as soon as they are known."""
+    kit = Kit(CountingStore())
+    kit.ledger.registry.create_table(replace(TABLE, location=str(tmp_path)))
+    select = "SELECT Zone, sum(n) AS total FROM rides GROUP BY Zone"
+    kit.ledger.views.create(replace(VIEW, select=select), coverage_start_ms=0)
+    desk = Desk(kit.ledger.registry, kit.ledger.holds, Pictures(kit.store), kit.clock, reader="b", turn_ms=1)  # type: ignore[arg-type]
+    ask = "SELECT zone, sum(n) FROM rides WHERE event_time < 99999999 GROUP BY zone"
+    with desk.reading(["rides"], Strict()) as reading:
+        plan(ask, tables=reading.tables, views=reading.views, freshness=Strict())
+    pq.write_table(
+        pa.table({"event_time": pa.array([1], pa.int64()), "zone": ["a"], "n": [2]}), tmp_path / "s0.parquet"
+    )
+    kit.put(segment("s0", 0, 1, timeless_rows=0))
+    kit.append(0)
+    with desk.reading(["rides"], Strict()):
+        pass
+    kit.clock.ms += 2
+    desk.tend()
+    with desk.reading(["rides"], Strict()) as reading:
+        made = plan(ask, tables=reading.tables, views=reading.views, freshness=Strict())
+    assert made.receipt.view == "rides_hourly", made.receipt.unused
+    desk.close()
 
 
 def test_an_emptied_bucket_is_read_as_empty(place: Place) -> None:

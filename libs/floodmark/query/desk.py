@@ -33,6 +33,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.intervals import Interval
 from floodmark.core.ports import Clock
@@ -43,7 +45,10 @@ from floodmark.parquet.inspection import schema_of
 from floodmark.parquet.lake import Lake
 from floodmark.query.pictures import Pictures
 from floodmark.query.plan import Bounded, Freshness
-from floodmark.query.snapshots import Router, TableSnapshot, ViewSnapshot
+from floodmark.query.routing import Router
+from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
+
+log = structlog.get_logger()
 
 EARLIER_MAX = 64
 """Registry versions remembered for queries that accept older ones."""
@@ -122,15 +127,16 @@ class Desk:
 
     @contextmanager
     def reading(self, names: Sequence[str], freshness: Freshness) -> Iterator[Reading]:
-        """Everything there is to know about these tables. Unknown ones are left out: the planner says so."""
+        """Everything there is to know about these tables, and about the tables of these views.
+
+        Unknown ones are left out: the planner says so.
+        """
         turns: list[_Turn] = []
         tables: list[TableSnapshot] = []
         views: list[ViewSnapshot] = []
         try:
-            for name in names:
-                table = self._known(name)
-                if table is None:
-                    continue
+            for name in dict.fromkeys(filter(None, map(self._table_named, names))):
+                table = self._tables[name]
                 turns.append(self._begun(name, table))
                 # After the hold: what this lists, the hold protects.
                 snapshot, earlier = self._proven(name, table, freshness)
@@ -142,15 +148,28 @@ class Desk:
                 self._ended(turn)
 
     def tend(self) -> None:
-        """Bring the pictures up to date and take holds anew that are due. To be called about once a second."""
+        """Bring everything up to date and take holds anew that are due. To be called about once a second.
+
+        What queries have used is routed again here, so that the next one need not.
+        """
         self._pictures.look()
-        now_ms = self._clock.monotonic_ms()
         for name, table in list(self._tables.items()):
             turn = table.turn
-            if turn is not None and (not turn.stands or now_ms - turn.taken_at_ms >= self._turn_ms):
-                with table.lock:
-                    if table.turn is turn:
-                        self._take_turn(name, table)
+            if turn is not None:
+                try:
+                    self._tend(name, table, turn)
+                except InvalidInput as error:  # a damaged table is no reason to neglect the others (INV-14)
+                    log.warning("table_not_tended", table=name, error=str(error))
+
+    def _tend(self, name: str, table: _Table, turn: _Turn) -> None:
+        if not turn.stands or self._clock.monotonic_ms() - turn.taken_at_ms >= self._turn_ms:
+            with table.lock:
+                if table.turn is turn:
+                    self._take_turn(name, table)
+        snapshot = self._prove(name, table)
+        for view in self._pictures.of(name):
+            if view.router.latest is not None:
+                view.routes(snapshot)
 
     def close(self) -> None:
         """Let go of every hold."""
@@ -162,18 +181,23 @@ class Desk:
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
-    def _known(self, name: str) -> _Table | None:
-        table = self._tables.get(name)
-        if table is not None:
-            return table
+    def _table_named(self, name: str) -> str | None:
+        """The table of this name, or of the view of this name."""
+        if name in self._tables or self._is_table(name):
+            return name
+        table = self._pictures.table_of(name)
+        return table if table is not None and (table in self._tables or self._is_table(table)) else None
+
+    def _is_table(self, name: str) -> bool:
         try:
             self._registry.definition(name)
         except InvalidInput as error:
             if error.rule in ("unknown-table", "name"):
-                return None
+                return False
             raise
         with self._lock:
-            return self._tables.setdefault(name, _Table())
+            self._tables.setdefault(name, _Table())
+        return True
 
     def _begun(self, name: str, table: _Table) -> _Turn:
         """The turn this query belongs to, counted in."""

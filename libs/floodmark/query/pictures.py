@@ -4,7 +4,7 @@
     of(table)   the views of a table, as values; reads nothing
 
 A picture may be late. That costs speed and nothing else: whether a bucket's files may be read is decided against the
-registry, which each query reads anew (`snapshots.py`).
+registry, which each query reads anew (`routing.py`).
 """
 
 import queue
@@ -21,8 +21,9 @@ from floodmark.core.tables import TableDefinition, ViewHeader, ViewStatus
 from floodmark.ledger import codec, paths
 from floodmark.ledger.dispatch import decode_records
 from floodmark.ledger.store import Node, WatchableStore
+from floodmark.query.routing import Router
 from floodmark.query.shapes import ViewShape
-from floodmark.query.snapshots import Router, ViewSnapshot
+from floodmark.query.snapshots import ViewSnapshot
 from floodmark.sql.definition import analyze
 
 log = structlog.get_logger()
@@ -64,13 +65,23 @@ class Pictures:
     def of(self, table: str) -> tuple[ViewSnapshot, ...]:
         return self._published.get(table, ())
 
+    def table_of(self, view: str) -> str | None:
+        """The table of a view, if there is such a view."""
+        with self._lock:
+            self._look()
+            header = self._headers.get(view)
+        return header.definition.table if header is not None else None
+
     def attend(self, definition: TableDefinition) -> None:
         """Read every view of a table, now, whatever is known of them. From here on they are looked after.
 
         What changed is found by node versions, so this costs reading and not decoding.
         """
         with self._lock:
-            self._tables[definition.name] = definition
+            if self._tables.get(definition.name) != definition:
+                # Its columns have become known: what its views mean is found out again.
+                self._seen = {n: s for n, s in self._seen.items() if s.header.definition.table != definition.name}
+                self._tables[definition.name] = definition
             self._look()
             for name, header in list(self._headers.items()):
                 if header.definition.table == definition.name:

@@ -7,15 +7,19 @@ Any doubt falls back to the base table: a rewrite may only lose speed, never row
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sqlglot import exp
 
+from floodmark.core.buckets import BucketGrid
 from floodmark.core.intervals import Interval
 from floodmark.core.segments import Segment
 from floodmark.core.tables import TableDefinition
 from floodmark.query.asked import Asked, asked_of, output_name
+from floodmark.query.bounds import EVER
+from floodmark.query.expansion import opened, spelled_out
 from floodmark.query.plan import (
     BaseRange,
     Freshness,
@@ -28,23 +32,31 @@ from floodmark.query.plan import (
     Why,
 )
 from floodmark.query.rewriting import Rewriter, Rewritten
+from floodmark.query.routing import Chosen, Routes, complement
 from floodmark.query.rules import Miss, Missed, Refusal, refused
-from floodmark.query.snapshots import Chosen, Routes, TableSnapshot, ViewSnapshot, complement
+from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
 from floodmark.query.statements import check_columns, parsed, table_nodes
 from floodmark.sql.parsing import bounded_depth, render
+from floodmark.sql.shape import is_row_count
 
-VIEW_SOURCE = "floodmark_view"
-STATEMENTS_KEPT_MAX = 512
+VIEW_SOURCE = "_floodmark_view"
+"""A name that no table can have."""
+STATEMENTS_KEPT_MAX = 256
+KEPT_CHARS_MAX = 4_096
 
 
 @lru_cache(maxsize=STATEMENTS_KEPT_MAX)
-def _parsed(select: str) -> exp.Query:
-    """Dashboards ask the same again and again. The tree is never changed."""
+def _parsed_before(select: str) -> exp.Query:
     return parsed(select)
 
 
+def _parsed(select: str) -> exp.Query:
+    """Dashboards ask the same again and again. The tree is never changed; those of long texts are not worth keeping."""
+    return _parsed_before(select) if len(select) <= KEPT_CHARS_MAX else parsed(select)
+
+
 def tables_in(select: str) -> frozenset[str]:
-    """The tables a query reads, or the rule by which it may not be run."""
+    """The tables and views a query reads, or the rule by which it may not be run."""
     return frozenset(node.name.lower() for node in table_nodes(_parsed(select)))
 
 
@@ -58,31 +70,31 @@ def plan(
 ) -> QueryPlan:
     """How to answer the query from these snapshots. `tables` has every table there is a snapshot of."""
     with bounded_depth():
-        return _Planner(_parsed(select), tables, freshness).plan(views, rewrite=rewrite)
+        tree, names = _parsed(select), {table.definition.name for table in tables}
+        # A table goes before a view of the same name.
+        readable = {view.name: view for view in views if view.name not in names}
+        view = opened(tree, readable)
+        if view is None:
+            return _Planner(spelled_out(tree, readable), tables, freshness).plan(views, rewrite=rewrite)
+        inner = plan(view.inner, tables=tables, views=views, freshness=freshness, rewrite=rewrite)
+        return replace(inner, sql=view.around(inner.sql), outputs=_output_names(tree))
 
 
 @dataclass(frozen=True, slots=True)
-class _Fit:
-    """A view that fits, and what would be read from its files."""
+class _Candidate:
+    """A view that fits: what would be read from its files, and from the table's besides."""
 
     view: ViewSnapshot
     made: Rewritten
     routes: Routes
     chosen: Chosen
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A view that fits, with what would be read from the table's files besides."""
-
-    fit: _Fit
     within: Rows
     base: list[Segment]
     bytes: int
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        return self.bytes, self.fit.chosen.buckets + len(self.base), self.fit.view.name
+        return self.bytes, self.chosen.buckets + len(self.base), self.view.name
 
 
 class _Planner:
@@ -120,48 +132,45 @@ class _Planner:
         return asked_of(self._tree, table.definition), table
 
     def _cheapest(self, asked: Asked, table: TableSnapshot, views: Sequence[ViewSnapshot]) -> QueryPlan:
-        fits: list[_Fit] = []
+        found: list[_Candidate] = []
         unused: list[Unused] = []
         rewriter = Rewriter(asked, dict(table.definition.columns), rows_max=table.rows)
         for view in views:
             try:
-                fits.append(_fit(asked, rewriter, table, view))
+                found.append(_guessed(asked, table, view, rewriter))
             except Missed as missed:
                 unused.append(Unused(view.name, missed.rule, str(missed)))
-        if not fits:
-            return self._from_base(asked, tuple(unused))
-        best = _best(asked, table, fits)
+        best = _best(asked, table, found, unused)
         base_bytes = table.bytes(_outer(asked), timeless=asked.timeless)
-        if best.bytes > base_bytes:
-            unused += _costing_more(fits, f"the base table has {base_bytes} bytes to read")
+        if best is None or best.bytes > base_bytes:
+            unused += _costing_more(found, f"the base table has {base_bytes} bytes to read")
             return self._from_base(asked, tuple(unused))
-        told = f"view {best.fit.view.name} has {best.bytes} bytes to read"
-        unused += _costing_more([fit for fit in fits if fit is not best.fit], told)
+        told = f"view {best.view.name} has {best.bytes} bytes to read"
+        unused += _costing_more([other for other in found if other.view is not best.view], told)
         return self._from_view(asked, table, best, tuple(unused))
 
     # -- the two kinds of plans ------------------------------------------------------------------------------------
 
     def _from_view(self, asked: Asked, table: TableSnapshot, best: _Candidate, unused: tuple[Unused, ...]) -> QueryPlan:
-        fit, chosen = best.fit, best.fit.chosen
-        definition = fit.view.header.definition
-        statement = fit.made.over(VIEW_SOURCE, table.definition.name if best.base else None)
+        chosen, definition = best.chosen, best.view.header.definition
+        statement = best.made.over(VIEW_SOURCE, table.definition.name if best.base else None)
         view = Source(
             name=VIEW_SOURCE,
             kind=Kind.VIEW,
-            of=fit.view.name,
+            of=best.view.name,
             location=definition.location,
             files=chosen.files,
             columns=statement.view_columns,
             table=table.definition,
-            definition=fit.view.shape.definition if fit.view.shape else None,
+            definition=best.view.shape.definition if best.view.shape else None,
         )
         sources = [view]
         if best.base:
             sources.append(_base_source(table, best.base, asked.columns, within=best.within))
         receipt = replace(
             self._receipt,
-            view=fit.view.name,
-            rewrite=fit.made.kind,
+            view=best.view.name,
+            rewrite=best.made.kind,
             from_view=chosen.runs.intervals,
             buckets_from_view=chosen.buckets,
             bytes_from_view=chosen.bytes,
@@ -187,46 +196,69 @@ class _Planner:
         return QueryPlan(render(self._tree), sources, names, receipt)
 
 
-def _fit(asked: Asked, rewriter: Rewriter, table: TableSnapshot, view: ViewSnapshot) -> _Fit:
+def _guessed(asked: Asked, table: TableSnapshot, view: ViewSnapshot, rewriter: Rewriter) -> _Candidate:
+    """A view that fits, at the cost it had when it was last routed. Routing all of them anew would take its time."""
     if view.shape is None:
         raise Missed(Miss.NO_DEFINITION, view.refusal)
     made = rewriter.rewritten(view.shape)
-    if asked.bounds.inner is None:
+    if (known := view.router.latest) is not None:
+        with suppress(Missed):
+            return _candidate(asked, table, view, made, known)
+    return _candidate(asked, table, view, made, view.routes(table))
+
+
+def _candidate(asked: Asked, table: TableSnapshot, view: ViewSnapshot, made: Rewritten, routes: Routes) -> _Candidate:
+    outer, inner = asked.bounds.outer, asked.bounds.inner
+    if outer is None or inner is None:
         raise Missed(Miss.NOTHING_CURRENT, "no whole bucket lies in the query's range of time")
-    routes = view.routes(table)
-    chosen = routes.chosen(asked.bounds.inner)
+    grid = view.header.definition.grid
+    chosen = routes.chosen(_worth_reading(inner, outer, grid))
     if not chosen.buckets:
         raise Missed(Miss.NOTHING_CURRENT, "it has no bucket in the query's range that is as the table is now")
-    return _Fit(view, made, routes, chosen)
-
-
-def _best(asked: Asked, table: TableSnapshot, fits: Sequence[_Fit]) -> _Candidate:
-    """The one with the fewest bytes. What its own files have is a lower bound, so most need no closer look."""
-    best: _Candidate | None = None
-    for fit in sorted(fits, key=lambda fit: fit.chosen.bytes):
-        if best is not None and fit.chosen.bytes > best.bytes:
-            break
-        candidate = _candidate(asked, table, fit)
-        if best is None or candidate.rank < best.rank:
-            best = candidate
-    assert best is not None, "there was a view that fits"
-    return best
-
-
-def _candidate(asked: Asked, table: TableSnapshot, fit: _Fit) -> _Candidate:
-    outer = asked.bounds.outer
-    assert outer is not None, "a bucket lies in it"
-    left = complement(fit.chosen.runs, outer)
+    left = complement(chosen.runs, outer)
     base = table.segments(left, timeless=asked.timeless)
-    return _Candidate(fit, Rows(left, asked.timeless), base, fit.chosen.bytes + sum(s.bytes for s in base))
+    size = chosen.bytes + sum(s.bytes for s in base)
+    return _Candidate(view, made, routes, chosen, Rows(left, asked.timeless), base, size)
 
 
-def _costing_more(fits: Sequence[_Fit], instead: str) -> list[Unused]:
-    return [Unused(fit.view.name, Miss.COSTS_MORE, f"it fits, but {instead}, which is less") for fit in fits]
+def _worth_reading(inner: Interval, outer: Interval, grid: BucketGrid) -> Interval:
+    """The buckets in which all rows are wanted, without those in which none can be."""
+    if outer == EVER:
+        return inner
+    start_ms = max(inner.start_ms, grid.start_of(outer.start_ms))
+    end_ms = min(inner.end_ms, grid.start_of(outer.end_ms - 1) + grid.width_ms)
+    return Interval(start_ms, max(end_ms, start_ms + 1))
+
+
+def _best(asked: Asked, table: TableSnapshot, found: list[_Candidate], unused: list[Unused]) -> _Candidate | None:
+    """The one with the fewest bytes, routed against this very table. Others only as far as they may be better.
+
+    One that turns out to have nothing to read goes from those found to those unused.
+    """
+    exact: dict[str, _Candidate] = {}
+
+    def rank(one: _Candidate) -> tuple[int, int, str]:
+        return (exact.get(one.view.name) or one).rank
+
+    while found:
+        best = min(found, key=rank)
+        if best.view.name in exact:
+            return exact[best.view.name]
+        try:
+            routes = best.view.routes(table)
+            exact[best.view.name] = _candidate(asked, table, best.view, best.made, routes)
+        except Missed as missed:
+            found.remove(best)
+            unused.append(Unused(best.view.name, missed.rule, str(missed)))
+    return None
+
+
+def _costing_more(found: Sequence[_Candidate], instead: str) -> list[Unused]:
+    return [Unused(one.view.name, Miss.COSTS_MORE, f"it fits, but {instead}, which is less") for one in found]
 
 
 def _told(best: _Candidate, table: TableSnapshot) -> tuple[BaseRange, ...]:
-    told = best.fit.routes.told(best.within.ranges, extent=table.extent)
+    told = best.routes.told(best.within.ranges, extent=table.extent)
     if best.within.timeless and any(s.timeless_rows != 0 for s in best.base):
         told += (BaseRange(None, Why.TIMELESS),)
     return told
@@ -244,7 +276,7 @@ def _base_source(
 def _mentioned(tree: exp.Query, table: TableDefinition) -> frozenset[str]:
     """The columns that a query can mean: all of them when it does not name each."""
     everything = frozenset(name for name, _ in table.columns)
-    stars = (star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Anonymous))
+    stars = (star for star in tree.find_all(exp.Star) if not is_row_count(star))
     natural = any(join.args.get("method") == "NATURAL" for join in tree.find_all(exp.Join))
     if natural or next(stars, None) is not None:
         return everything

@@ -113,7 +113,7 @@ def _check_clauses(node: exp.Expr, allowed: Iterable[str], *, qualified: bool = 
 def check_expression(root: exp.Expr) -> None:
     """Refuse what no key, measure or condition may contain."""
     for node in root.walk():
-        if _is_row_count(node):
+        if is_row_count(node):
             continue
         for kinds, rule, reason in _SPECIFIC:
             if isinstance(node, kinds):
@@ -138,7 +138,7 @@ def check_expression(root: exp.Expr) -> None:
             _check_function(node)
 
 
-def _is_row_count(node: exp.Expr) -> bool:
+def is_row_count(node: exp.Expr) -> bool:
     """The star of count(*)."""
     call = node.parent
     return isinstance(node, exp.Star) and isinstance(call, exp.Anonymous) and call.name.lower() == "count"
