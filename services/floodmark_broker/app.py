@@ -55,7 +55,7 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
     )
     runtime.resources.callback(desk.close)
     execution = Execution(spark)
-    if spark.sparkContext.master.startswith("local"):  # executors elsewhere do not see files of this machine
+    if settings.spark.master.startswith("local"):  # executors elsewhere do not see files of this machine
         warm_up(execution)
     queries = Queries(
         wiring.thread_pool(runtime, threads_max=own.concurrency_max),

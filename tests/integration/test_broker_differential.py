@@ -42,7 +42,8 @@ ASKERS = 3
 QUERIES = int(os.environ.get("BROKER_QUERIES", "500"))
 VIEWS = {
     "hourly": ("1h", "SELECT date_trunc('HOUR', event_time) AS hour, city, count(*) AS n, count(fare) AS fares, "
-               "sum(fare) AS fare, min(fare) AS low, max(fare) AS high, avg(fare) AS mean, sum(cents) AS cents "
+               "sum(fare) AS fare, min(fare) AS low, max(fare) AS high, avg(fare) AS mean, sum(cents) AS cents, "
+               "avg(cents) AS mean_cents, sum(price) AS price, min(big) AS least, max(big) AS most "
                "FROM {table} GROUP BY 1, 2"),
     "daily": ("1d", "SELECT date_trunc('DAY', event_time) AS day, city, count(*) AS n, sum(price) AS price, "
               "min(big) AS low, max(big) AS high, sum(cents) AS cents, avg(cents) AS mean FROM {table} GROUP BY 1, 2"),
@@ -229,7 +230,7 @@ def test_every_strict_answer_is_what_duckdb_makes_of_the_registered_files(world:
     print(f"{dict(tally)}, with everything STALE {dict(stale)}, {took_s:.0f} s")  # noqa: T201
     assert set(stale) == {"base"}
     assert sum((tally + stale).values()) >= QUERIES * 0.95
-    assert tally["view"] + tally["mixed"] > sum(tally.values()) * 0.2, tally
+    assert tally["view"] + tally["mixed"] > sum(tally.values()) * 0.25, tally
     assert tally["mixed"] > 0
 
 
