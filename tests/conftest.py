@@ -10,6 +10,7 @@ pytest_plugins = [
     "tests.support.servers",
     "tests.support.stores",
     "tests.support.system",
+    "tests.support.broker",
 ]
 
 # No per-example deadline: on a busy machine it fails tests for being slow, not for being wrong.

@@ -40,7 +40,7 @@ def build(settings: IngesterSettings, runtime: Runtime) -> Service:
         publisher=publisher,
         limits=PumpLimits(in_flight_max=own.announcements_in_flight_max),
     )
-    runtime.port.serve("POST", SEGMENTS_PATH, lambda parameters, body: register(registrar, parameters, body))
+    runtime.port.serve("POST", SEGMENTS_PATH, lambda request: register(registrar, request))
     scanner = Scanner(ledger, publisher, runtime.clock, settle_ms=own.settle_ms)
     leadership = Leadership(ledger.store, "scan", runtime.instance)
 

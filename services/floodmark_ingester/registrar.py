@@ -193,6 +193,7 @@ def _segment(name: str, path: str, found: Inspected) -> Segment:
         rows=found.rows,
         bytes=found.file.bytes,
         stamp=found.file.stamp,
+        timeless_rows=found.timeless_rows,
     )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,7 +9,7 @@ from pydantic import ValidationError
 from floodmark.contracts.messages import SegmentAnnounced
 from floodmark.contracts.parsing import complaints
 from floodmark.core.errors import InvalidInput
-from floodmark.service.health import Answer
+from floodmark.service.port import Answer, Request
 from floodmark_ingester.announcements import request_of
 from floodmark_ingester.registrar import Registrar, Trouble
 
@@ -18,10 +17,10 @@ SEGMENTS_PATH = "/v1/tables/{table}/segments"
 ANNOUNCED_MAX = 1_000
 
 
-def register(registrar: Registrar, parameters: Mapping[str, str], body: bytes) -> Answer:
+def register(registrar: Registrar, request: Request) -> Answer:
     """Register one announcement or a list of them; the answer says of each what became of it."""
     try:
-        announced = _announced(parameters["table"], body)
+        announced = _announced(request.parameters["table"], request.body)
     except InvalidInput as error:
         return Answer.json(400, {"rule": error.rule, "reason": str(error)})
     trace_ids = [uuid.uuid4().hex for _ in announced]

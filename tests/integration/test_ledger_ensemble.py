@@ -308,6 +308,37 @@ def test_a_mark_through_a_real_member_that_lags_is_never_lost(
 
 
 @pytest.mark.stack
+@pytest.mark.scenario("Q6")
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_registry_read_through_a_real_member_that_lags_has_every_change(
+    lagging: LaggingEnsemble, root: str, *, synced: bool
+) -> None:
+    """A change was acknowledged to its writer; a strict query begins at another member. The control shows the loss."""
+    with (
+        zookeeper_store(f"{lagging.ahead.hosts}/{root}") as ahead,
+        zookeeper_store(f"{lagging.behind.hosts}/{root}") as behind,
+    ):
+        writer, reader = Kit(ahead), Kit(behind, seed=2)
+        writer.set_up()
+        writer.put(segment("a", 0, 2))
+        behind.sync()
+        assert set(reader.ledger.registry.snapshot("rides").by_name) == {"a"}
+        lagging.wire.hold_answers()
+        writer.put(segment("late", 0, 1))
+        found: list[set[str]] = []
+        registry = reader.ledger.registry
+        reading = threading.Thread(
+            target=lambda: found.append(set(registry.snapshot("rides", synced=synced).by_name)), daemon=True
+        )
+        reading.start()
+        reading.join(1)
+        assert reading.is_alive() is synced, "a sync waits for what the leader has to say"
+        lagging.wire.thaw()
+        reading.join(30)
+        assert found == [{"a", "late"} if synced else {"a"}]
+
+
+@pytest.mark.stack
 def test_clients_of_different_members_see_each_others_writes_in_time(ensemble: ZooKeeperEnsemble, root: str) -> None:
     """Registered through one, built through the next, marked through the third, over and over: no mark is lost."""
     with ExitStack() as stack:

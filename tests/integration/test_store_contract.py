@@ -200,6 +200,14 @@ def test_children_are_the_names_directly_below(store: Store) -> None:
     assert store.children("/floodmark/absent") == []
 
 
+def test_a_current_read_is_a_read_of_the_newest(store: Store) -> None:
+    """And of nothing where there is nothing."""
+    having(store, A)
+    store.commit([Set(A, b"new", 0)])
+    assert store.read_current(A) == Node(b"new", 1)
+    assert store.read_current("/floodmark/absent") is None
+
+
 def test_reads_come_in_the_order_asked_for_with_none_for_absent_nodes(store: Store) -> None:
     """Also when one is asked for twice."""
     having(store, A, B)

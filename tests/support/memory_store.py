@@ -51,6 +51,10 @@ class MemoryStore(OneByOne):
     def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
         return [self.read(path) for path in wanted]
 
+    def read_current(self, path: str) -> Node | None:
+        self.sync()
+        return self.read(path)
+
     def children(self, path: str) -> list[str]:
         prefix = path.rstrip("/") + "/"
         below = (p[len(prefix) :] for p in self.nodes if p.startswith(prefix) and p != "/")
@@ -148,6 +152,10 @@ class Watched:
     def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
         self.reads += bool(wanted)
         return self.inner.read_many(wanted)
+
+    def read_current(self, path: str) -> Node | None:
+        self.reads += 1
+        return self.inner.read_current(path)
 
     def children(self, path: str) -> list[str]:
         return self.inner.children(path)

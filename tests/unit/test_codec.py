@@ -272,7 +272,8 @@ def test_a_change_encodes_its_own_block_only(read: bool) -> None:
     st.lists(
         st.builds(
             Segment, st.text(min_size=1, max_size=20).filter(lambda n: "\x00" not in n), int64, st.integers(0, 50),
-            st.integers(50, 99), st.text(), st.integers(0, 9), st.integers(0, 9),
+            st.integers(50, 99), st.text(), st.integers(0, 9), st.integers(0, 9), st.text(),
+            st.one_of(st.none(), st.integers(0, 9)),
         ),
         max_size=5,
     ),
@@ -282,6 +283,13 @@ def test_every_slice_survives_a_round_trip(segments: list[Segment], at: int) -> 
     """CRCs over all of int64, names of any script."""
     listed = Slice.of(segments)
     assert codec.decode_slice(codec.encode_slice(listed, at), what="slice") == (listed, at)
+
+
+def test_a_slice_written_before_rows_without_a_time_were_counted_says_that_it_does_not_know() -> None:
+    """Old rows are shorter. Taking them for none would lose rows of a query."""
+    row = ["s", 1, 0, 9, "s.parquet", 10, 100, "stamp"]
+    listed, _ = codec.decode_slice(codec.pack({"at": 1, "segments": [row]}), what="slice")
+    assert listed.segments["s"].timeless_rows is None
 
 
 def test_headers_and_events_survive_a_round_trip() -> None:

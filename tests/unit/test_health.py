@@ -3,13 +3,16 @@
 import http.client
 import json
 import socket
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from floodmark.core.errors import Unavailable
-from floodmark.service.health import Health, ServicePort
+from floodmark.service.health import Health
+from floodmark.service.port import Answer, Request, ServicePort
 from tests.support.bus_doubles import FrozenClock
 
 
@@ -90,3 +93,65 @@ def test_a_taken_port_is_named(health: Health) -> None:
         number = taken.getsockname()[1]
         with pytest.raises(Unavailable, match=f"http port 127.0.0.1:{number} cannot be opened: Address already in use"):
             ServicePort(host="127.0.0.1", port=number, health=health, metrics=CollectorRegistry())
+
+
+def test_a_page_takes_its_methods_and_says_which(port: ServicePort) -> None:
+    """HEAD is GET without the body; whatever else is 405 with the list, never an error of the server."""
+    port.serve("POST", "/v1/{name}", lambda request: Answer.json(200, dict(request.parameters)))
+    for method, status in (("HEAD", 200), ("POST", 405), ("PUT", 405), ("TRACE", 405), ("OPTIONS", 405)):
+        connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=10)
+        connection.request(method, "/healthz", headers={"Content-Length": "0"})
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("Allow")) == (status, None if status == 200 else "GET")
+        assert method != "HEAD" or answer.read() == b""
+        connection.close()
+
+
+def test_a_page_gets_the_parts_of_its_path_and_the_body(port: ServicePort) -> None:
+    """Unquoted, and a slash that was quoted does not make another part."""
+    port.serve(
+        "POST", "/v1/{name}/x", lambda r: Answer.json(200, [r.parameters["name"], r.body.decode(), r.headers["x-a"]])
+    )
+    connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=10)
+    connection.request("POST", "/v1/a%2Fb%20c/x?q", b"body", {"X-A": "1"})
+    assert json.loads(connection.getresponse().read()) == ["a/b c", "body", "1"]
+
+
+def test_a_client_that_hangs_up_is_noticed_while_its_page_works(port: ServicePort) -> None:
+    """One that waits is not taken for gone."""
+    seen: list[bool] = []
+    noticed = threading.Event()
+
+    def page(request: Request) -> Answer:
+        seen.append(request.has_gone())
+        deadline_s = time.monotonic() + 20
+        while not request.has_gone() and time.monotonic() < deadline_s:
+            noticed.wait(0.01)
+        seen.append(request.has_gone())
+        noticed.set()
+        return Answer.text(200, "nobody reads this")
+
+    port.serve("GET", "/slow", page)
+    with socket.create_connection(("127.0.0.1", port.port)) as client:
+        client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not seen:
+            noticed.wait(0.01)
+    assert noticed.wait(20)
+    assert seen == [False, True]
+    assert get(port, "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"Content-Length": "x"}, 411), ({"Content-Length": "9" * 30}, 413), ({"Transfer-Encoding": "chunked"}, 411)],
+)
+def test_a_body_of_unknown_or_immense_length_is_refused(
+    port: ServicePort, headers: dict[str, str], status: int
+) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=10)
+    connection.putrequest("POST", "/healthz")
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Connection")) == (status, "close")

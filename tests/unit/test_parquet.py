@@ -63,6 +63,14 @@ def test_a_row_group_without_a_time_does_not_hide_the_others(tmp_path: Path) -> 
     assert (found.start_ms, found.last_ms) == (7, 9)
 
 
+def test_rows_without_a_time_are_counted(tmp_path: Path) -> None:
+    """They are in no bucket: a query that does not ask for a time must read them from the base table."""
+    times = pa.array([None, None, 7, None, 9], pa.int64()).cast(pa.timestamp("ms"))
+    assert looked_into(written(tmp_path, times, row_group_size=2)).timeless_rows == 3
+    times = pa.array([7, 9], pa.int64()).cast(pa.timestamp("ms"))
+    assert looked_into(written(tmp_path, times)).timeless_rows == 0
+
+
 def test_dates_are_read_as_their_midnight(tmp_path: Path) -> None:
     found = looked_into(written(tmp_path, pa.array([1, 3], pa.int32()).cast(pa.date32())))
     assert (found.start_ms, found.last_ms) == (86_400_000, 3 * 86_400_000)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.core.buckets import BucketGrid, Cause, Entry, State, synthesized
+from floodmark.core.buckets import ASKED, BucketGrid, Cause, Entry, State, synthesized
 from floodmark.core.fingerprint import EMPTY, Fingerprint
 from floodmark.core.scheduling import (
     Lane,
@@ -43,6 +43,13 @@ def test_a_stale_bucket_gets_what_its_live_source_asks_for(live: Fingerprint, ex
 def test_a_bucket_that_was_never_built_and_has_no_source_is_cleared_not_reverted() -> None:
     """There is nothing to revert to."""
     assert remedy(synthesized(Cause("event", "e", 0)), EMPTY) is Mode.DELETE
+
+
+def test_a_bucket_that_somebody_asked_for_is_built_although_its_source_is_unchanged() -> None:
+    """A person who asks has a reason, such as files that were lost. A change that was undone is none."""
+    assert remedy(replace(STALE, cause=Cause(ASKED, "r", 0)), BUILT) is Mode.OVERWRITE
+    assert remedy(replace(STALE, cause=Cause(ASKED, "r", 0)), EMPTY) is Mode.DELETE
+    assert remedy(replace(STALE, cause=Cause("event", "e", 0)), BUILT) == Revert()
 
 
 def test_a_rebuild_from_nothing_is_a_delete() -> None:

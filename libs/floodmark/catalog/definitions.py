@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from floodmark.parquet.locations import Place, overlap, place_of
 from floodmark.sql.definition import analyze, canonical
 
 TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None, RETENTION: None}
+ALTERABLE = {"scan", "glob"}
 BUCKET_MAX_MS = 366 * 86_400_000
 Definition = TableDefinition | ViewDefinition
 
@@ -48,16 +50,15 @@ class ViewRequest:
 
 
 def create_table(ledger: Ledger, request: TableRequest) -> TableHeader:
+    return ledger.registry.create_table(table_definition(ledger, request))
+
+
+def table_definition(ledger: Ledger, request: TableRequest) -> TableDefinition:
+    """The table as the ledger keeps it, if there can be such a table beside the others."""
     checked_name(request.name, what="table")
     _check_location(request.location, of=f"table {request.name!r}")
-    for key, value in request.properties.items():
-        allowed = TABLE_PROPERTIES.get(key, ())
-        if allowed is not None and value not in allowed:
-            known = ", ".join(sorted(TABLE_PROPERTIES))
-            raise InvalidInput(
-                "property", f"table {request.name!r} has no property {key} = {value!r}; there are {known}"
-            )
-    columns = request.columns or _columns_found(request)
+    _check_properties(request.name, request.properties)
+    columns = _columns(request)
     if columns and request.time_column not in dict(columns):
         raise InvalidInput("no-time-column", f"table {request.name!r} has no column {request.time_column!r}")
     definition = TableDefinition(
@@ -70,16 +71,45 @@ def create_table(ledger: Ledger, request: TableRequest) -> TableHeader:
     )
     retention_ms(definition)
     _check_apart(ledger, definition)
-    return ledger.registry.create_table(definition)
+    return definition
+
+
+def alter_table(ledger: Ledger, name: str, changes: Mapping[str, str | None]) -> TableHeader:
+    """Set properties of a table; None takes one back to its default. Everything else stays as it was created.
+
+    The retention stays too: a janitor that goes by the one before could delete what the new one keeps.
+    """
+    before = ledger.registry.header(checked_name(name, what="table")).definition
+    if fixed := sorted(changes.keys() - ALTERABLE):
+        raise InvalidInput(
+            "alter-table", f"{fixed[0]} of table {name!r} cannot be altered; there are {', '.join(sorted(ALTERABLE))}"
+        )
+    _check_properties(name, {key: value for key, value in changes.items() if value is not None})
+    wanted = {key: value for key, value in {**before.properties, **changes}.items() if value is not None}
+    return ledger.registry.set_properties(name, wanted)
+
+
+def _check_properties(table: str, properties: Mapping[str, str]) -> None:
+    for key, value in properties.items():
+        allowed = TABLE_PROPERTIES.get(key, ())
+        if allowed is not None and value not in allowed:
+            known = ", ".join(sorted(TABLE_PROPERTIES))
+            raise InvalidInput("property", f"table {table!r} has no property {key} = {value!r}; there are {known}")
 
 
 def create_view(ledger: Ledger, request: ViewRequest) -> ViewHeader:
     """Create a view. Its coverage begins with the table's data, or with what comes first, unless it is told."""
     table = ledger.registry.header(checked_name(request.table, what="table"))
-    definition = view_definition(request, table.definition)
-    _check_apart(ledger, definition)
+    definition = checked_view(ledger, request, table.definition)
     start_ms = request.coverage_start_ms if request.coverage_start_ms is not None else table.min_start_ms
     return ledger.views.create(definition, coverage_start_ms=start_ms)
+
+
+def checked_view(ledger: Ledger, request: ViewRequest, table: TableDefinition) -> ViewDefinition:
+    """The view as the ledger keeps it, if there can be such a view beside the others."""
+    definition = view_definition(request, table)
+    _check_apart(ledger, definition)
+    return definition
 
 
 def view_definition(request: ViewRequest, table: TableDefinition) -> ViewDefinition:
@@ -178,6 +208,25 @@ def definition_hash(table: str, select: str, bucket_ms: int) -> str:
     """Names what a bucket holds: two definitions with the same hash have the same rows."""
     text = json.dumps({"table": table, "select": canonical(select), "bucket_ms": bucket_ms}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _columns(request: TableRequest) -> tuple[tuple[str, str], ...]:
+    """The columns as files have them. One given as TIMESTAMP or STRING may be stored in several ways."""
+    found = dict(_columns_found(request))
+    if not request.columns or not found:
+        return request.columns or tuple(found.items())
+    for name, kind in request.columns:
+        if name not in found or _plain(found[name]) != _plain(kind):
+            has = f"the files have it as {found[name]}" if name in found else f"the files have {', '.join(found)}"
+            raise InvalidInput("schema", f"table {request.name!r} cannot have column {name!r} as {kind}: {has}")
+    return tuple((name, found[name]) for name, _ in request.columns)
+
+
+def _plain(kind: str) -> str:
+    """A type without what makes no difference to a reader: the unit of a time, the width of offsets, a dictionary."""
+    if match := re.fullmatch(r"dictionary<values=([^,]+), .*>", kind):
+        kind = match[1]
+    return re.sub(r"^timestamp\[\w+", "timestamp[us", kind.removeprefix("large_"))
 
 
 def _columns_found(request: TableRequest) -> tuple[tuple[str, str], ...]:

@@ -14,8 +14,8 @@ from floodmark.catalog.definitions import create_table, create_view
 from floodmark.catalog.documents import fields_of, table_request, view_request
 from floodmark.catalog.durations import format_duration
 from floodmark.catalog.status import Pin, ViewStanding, table_standings, view_standings
-from floodmark.cli.ledger import Directory, Hosts, opened_ledger, refusals_told, time_ms
-from floodmark.cli.ledger_tables import utc
+from floodmark.catalog.times import time_ms, utc
+from floodmark.cli.ledger import Directory, Hosts, opened_ledger, refusals_told
 from floodmark.core.errors import InvalidInput
 from floodmark.core.tables import TableHeader
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from floodmark.catalog.files import CurrentFiles, current_files
+from floodmark.catalog.times import utc
 from floodmark.cli.ledger import Directory, Hosts, opened_ledger, refusals_told
-from floodmark.cli.ledger_tables import utc
 
 
 def files(

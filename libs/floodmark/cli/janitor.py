@@ -11,8 +11,8 @@ from rich.text import Text
 
 from floodmark.catalog.durations import format_duration, parse_duration_ms
 from floodmark.catalog.leftovers import Finding, findings
+from floodmark.catalog.times import utc
 from floodmark.cli.ledger import Directory, Hosts, opened_ledger, refusals_told
-from floodmark.cli.ledger_tables import utc
 from floodmark.core.errors import InvalidInput
 from floodmark.core.garbage import Terms
 from floodmark.core.ports import SystemClock

@@ -6,7 +6,6 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ import structlog
 import typer
 from rich.console import Console
 
+from floodmark.catalog.times import time_ms
 from floodmark.cli.ledger_tables import rendered
 from floodmark.core.errors import FloodmarkError, InvalidInput, Unavailable
 from floodmark.core.ports import SystemClock
@@ -98,18 +98,6 @@ def import_(
             header = exchange.import_view(ledger, export, now_ms=SystemClock().now_ms())
     buckets = sum(run.count for run in export.buckets)
     print(f"view {header.definition.name} imported as incarnation {header.incarnation}: {buckets} buckets, all STALE")
-
-
-def time_ms(text: str) -> int:
-    """A time as people write it: ISO 8601, UTC unless it says otherwise, or milliseconds since 1970."""
-    if text.removeprefix("-").isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidInput("time", f"{text!r} is neither a time like 2014-01-05T10:00Z nor milliseconds") from error
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
 
 
 def _read(file: Path) -> bytes:

@@ -1,13 +1,13 @@
 """The documents of `floodmark ledger show` as tables for a terminal. Times are UTC."""
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from floodmark.catalog.times import utc
 from floodmark.core.buckets import BucketGrid
 from floodmark.ledger.inspection import Document
 
@@ -16,19 +16,6 @@ CHANGES_SHOWN_MAX = 3
 
 def rendered(document: Document) -> Iterable[RenderableType]:
     return {"table": _table, "view": _view, "bucket": _bucket}[document["kind"]](document)
-
-
-def utc(ms: int | None) -> str:
-    """2014-01-05T10:00Z, with seconds and milliseconds only where there are any."""
-    if ms is None:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(ms // 1000, UTC)
-    except (ValueError, OverflowError):
-        return f"{ms} ms"
-    milliseconds = f".{ms % 1000:03d}" if ms % 1000 else ""
-    seconds = f"{moment:%S}" if moment.second or milliseconds else ""
-    return f"{moment:%Y-%m-%dT%H:%M}" + (f":{seconds}{milliseconds}" if seconds else "") + "Z"
 
 
 # -- a table -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import typer
 
-from floodmark.cli import catalog, demo, files, janitor, ledger, stack
+from floodmark.cli import catalog, demo, files, janitor, ledger, sql, stack
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,6 +15,7 @@ _COMMANDS = (
     stack.down,
     stack.status,
     stack.fetch,
+    sql.sql,
     files.files,
     catalog.retry,
     janitor.janitor,

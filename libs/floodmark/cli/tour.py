@@ -15,8 +15,8 @@ from rich.table import Table
 
 from floodmark.catalog.definitions import TableRequest, ViewRequest, create_table, create_view
 from floodmark.catalog.files import current_files
+from floodmark.catalog.times import utc
 from floodmark.cli import rides
-from floodmark.cli.ledger_tables import utc
 from floodmark.core.buckets import Cause, Entry, State
 from floodmark.ledger.ledger import Ledger
 

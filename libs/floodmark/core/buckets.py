@@ -32,6 +32,10 @@ class DataFile:
     bytes: int
 
 
+ASKED = "refresh"
+"""The kind of a cause that is a person who asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """Why a bucket was last marked STALE: the event, where it lay, and the segments it named."""

@@ -115,7 +115,7 @@ class Draft:
         """Carry out one command. None: it was true already. One that is refused leaves everything as it was."""
         old, new = self.segment(command.name), command.segment if isinstance(command, Put) else None
         # A file that only looks different from outside, with the same content, is no change.
-        if old is new is None or (old is not None and new is not None and old.same_but_for_stamp(new)):
+        if old is new is None or (old is not None and new is not None and old.same_content(new)):
             return None
         self._move(old, new)
         self._by_name[command.name] = new

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from floodmark.core.buckets import BucketGrid, Entry
+from floodmark.core.buckets import ASKED, BucketGrid, Entry
 from floodmark.core.fingerprint import Fingerprint
 from floodmark.core.tables import TableHeader, ViewHeader
 from floodmark.core.transitions import Mode
@@ -31,8 +31,9 @@ class Revert:
 
 
 def remedy(entry: Entry, live: Fingerprint) -> Mode | Revert:
-    """What a STALE bucket needs, given its source now."""
-    if entry.fingerprint == live:
+    """What a STALE bucket needs, given its source now. Who asks for it to be built again has a reason."""
+    asked = entry.cause is not None and entry.cause.kind == ASKED
+    if entry.fingerprint == live and not asked:
         return Revert()
     return rebuild(live)
 

@@ -36,6 +36,8 @@ class Segment:
     bytes: int
     stamp: str = ""
     """What its file looked like from outside when it was read. It says where to look again, not what is there."""
+    timeless_rows: int | None = None
+    """How many of its rows have no time: they are in no bucket. None when they were not counted."""
 
     def __post_init__(self) -> None:
         check_segment(self)
@@ -52,11 +54,12 @@ class Segment:
             return True
         return self.start_ms < window.end_ms and window.start_ms <= self.last_ms
 
-    def same_but_for_stamp(self, other: "Segment") -> bool:
-        return _all_but_stamp(self) == _all_but_stamp(other)
+    def same_content(self, other: "Segment") -> bool:
+        """Whether the two differ only in what follows from the content, or says nothing of it."""
+        return _content(self) == _content(other)
 
 
-_all_but_stamp = attrgetter(*(f.name for f in fields(Segment) if f.name != "stamp"))
+_content = attrgetter(*(f.name for f in fields(Segment) if f.name not in ("stamp", "timeless_rows")))
 
 
 def check_segment(segment: Segment) -> None:

@@ -80,13 +80,13 @@ def decoding(what: str, build: Callable[[], T]) -> T:
 
 def encode_slice(listed: Slice, changed_at_version: int) -> bytes:
     """A slice and the registry version of its last change: a reader sees whether it is newer than its header."""
-    rows = [[s.name, s.crc, s.start_ms, s.last_ms, s.path, s.rows, s.bytes, s.stamp] for s in listed]
+    rows = [[s.name, s.crc, s.start_ms, s.last_ms, s.path, s.rows, s.bytes, s.stamp, s.timeless_rows] for s in listed]
     return pack({"at": changed_at_version, "segments": rows})
 
 
 def decode_slice(data: bytes, *, what: str) -> tuple[Slice, int]:
     raw = unpack(data, what=what)
-    return decoding(what, lambda: (Slice.of(Segment(*row[:8]) for row in raw["segments"]), int(raw["at"])))
+    return decoding(what, lambda: (Slice.of(Segment(*row[:9]) for row in raw["segments"]), int(raw["at"])))
 
 
 def encode_table(header: TableHeader) -> bytes:

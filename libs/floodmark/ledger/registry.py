@@ -7,7 +7,7 @@ Reads:   one window reads only the slices it touches; the whole registry is cach
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from floodmark.core.bounds import TIME_MIN_MS
 from floodmark.core.errors import InvalidInput, Unavailable
@@ -108,15 +108,29 @@ class Registry:
 
         return self._engine.run(f"create table {definition.name}", self._budgets.critical, attempt).result
 
+    def set_properties(self, table: str, properties: Mapping[str, str]) -> TableHeader:
+        """Give a table these properties. No segment changes, so the table keeps its version."""
+
+        def attempt() -> Done[TableHeader] | Write[TableHeader]:
+            header, node_version = self._read_header(table)
+            changed = replace(header, definition=replace(header.definition, properties=dict(properties)))
+            if changed == header:
+                return Done(header)
+            return Write([Set(paths.table(table), codec.encode_table(changed), node_version)], changed)
+
+        changed = self._engine.run(f"set properties of {table}", self._budgets.critical, attempt).result
+        self._definitions[table] = changed.definition
+        return changed
+
     def tables(self) -> list[str]:
         return sorted(self._store.children(paths.TABLES))
 
     def header(self, table: str) -> TableHeader:
         return self._read_header(table)[0]
 
-    def _read_header(self, table: str) -> tuple[TableHeader, int]:
+    def _read_header(self, table: str, *, synced: bool = False) -> tuple[TableHeader, int]:
         path = paths.table(table)
-        node = self._store.read(path)
+        node = self._store.read_current(path) if synced else self._store.read(path)
         if node is None:
             raise InvalidInput("unknown-table", f"there is no table {table!r}")
         header = codec.decode_table(node.data, what=path)
@@ -243,10 +257,13 @@ class Registry:
         nodes = self._store.read_many([paths.slice_(table, key) for key in keys])
         return {key: None if node is None else node.version for key, node in zip(keys, nodes, strict=True)}
 
-    def snapshot(self, table: str) -> Snapshot:
-        """The whole registry, current as of the header read in here. Reads only what moved since the last time."""
+    def snapshot(self, table: str, *, synced: bool = False) -> Snapshot:
+        """The whole registry, current as of the header read in here. Reads only what moved since the last time.
+
+        `synced` makes sure that the header is not an old one, from a server that lags.
+        """
         for _ in range(SNAPSHOT_TRIES_MAX):
-            header, node_version = self._read_header(table)
+            header, node_version = self._read_header(table, synced=synced)
             known = self._snapshots.get(table)
             if known is not None and known.header_node_version == node_version:
                 return known
@@ -299,7 +316,7 @@ class Registry:
         self._engine.run(f"create slice {key} of {table}", self._budgets.critical, attempt)
 
     def definition(self, table: str) -> TableDefinition:
-        """The definition of a table, which never changes: read once."""
+        """The definition of a table, read once: all of it that is used here never changes."""
         return self._definitions.get(table) or self.header(table).definition
 
     def listed_end(self, table: str, slice_versions: Mapping[str, int]) -> int | None:

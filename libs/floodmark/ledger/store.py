@@ -77,6 +77,9 @@ class Store(Protocol):
     def read_many(self, paths: Sequence[str], /) -> list[Node | None]:
         """Several nodes in one go. Not a snapshot: each is current when it is read, in this order."""
 
+    def read_current(self, path: str, /) -> Node | None:
+        """As `read` after `sync`, in one round trip."""
+
     def children(self, path: str) -> list[str]:
         """Names below a node, in no order; empty when there is no such node."""
 

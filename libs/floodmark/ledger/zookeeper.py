@@ -43,6 +43,16 @@ class ZooKeeperStore:
         pending = [self._client.get_async(path) for path in paths]
         return [self._node(path, answer) for path, answer in zip(paths, pending, strict=True)]
 
+    def read_current(self, path: str) -> Node | None:
+        # One behind the other on the same connection: the server answers the read after the sync.
+        self._require_connection()
+        synced, read = self._client.sync_async(ROOT), self._client.get_async(path)
+        try:
+            synced.get(timeout=self._timeout_s)
+        except (KazooException, KazooTimeoutError) as error:
+            raise Unavailable(f"sync failed: {type(error).__name__}") from error
+        return self._node(path, read)
+
     def children(self, path: str) -> list[str]:
         self._require_connection()
         try:

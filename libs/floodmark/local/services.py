@@ -24,6 +24,7 @@ SERVICES: tuple[Service, ...] = (
     Service("scheduler", "floodmark_scheduler"),
     Service("worker", "floodmark_worker"),
     Service("janitor", "floodmark_janitor"),
+    Service("broker", "floodmark_broker"),
 )
 
 
@@ -55,6 +56,8 @@ class ServiceProcess(Component):
             "FLOODMARK_LOG__FORMAT": "json",
             "FLOODMARK_RUNTIME__REPLICA": f"{self.name}-1",
         }
+        if self.name == "broker":
+            own["FLOODMARK_BROKER__VIEWS_LOCATION"] = str(self._configuration_path.parent / "views")
         if self._configuration_path.exists():
             own["FLOODMARK_CONFIG"] = str(self._configuration_path)
         return {**os.environ, **own}

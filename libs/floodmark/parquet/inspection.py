@@ -27,6 +27,7 @@ class Inspected:
     crc: int
     start_ms: int
     last_ms: int
+    timeless_rows: int
 
 
 def inspect(lake: Lake, path: str, *, time_column: str, columns: Sequence[tuple[str, str]]) -> Inspected:
@@ -43,10 +44,10 @@ def inspect(lake: Lake, path: str, *, time_column: str, columns: Sequence[tuple[
             parquet = pq.ParquetFile(source)
             _check_schema(path, parquet.schema_arrow, time_column, columns)
             rows = parquet.metadata.num_rows
-            start_ms, last_ms = _time_range(path, parquet, time_column)
+            start_ms, last_ms, timeless_rows = _time_range(path, parquet, time_column)
     if lake.file(path) != before:
         raise InvalidInput("file-changing", f"{path} changed while it was read; it is still being written")
-    return Inspected(before, rows, crc, start_ms, last_ms)
+    return Inspected(before, rows, crc, start_ms, last_ms, timeless_rows)
 
 
 def content_crc(lake: Lake, path: str) -> int:
@@ -82,8 +83,8 @@ def _check_schema(path: str, schema: pa.Schema, time_column: str, columns: Seque
             raise InvalidInput("schema", f"{path}: the table has column {name!r} as {kind}, the file {has}")
 
 
-def _time_range(path: str, parquet: pq.ParquetFile, time_column: str) -> tuple[int, int]:
-    """First and last instant, from the values.
+def _time_range(path: str, parquet: pq.ParquetFile, time_column: str) -> tuple[int, int, int]:
+    """First and last instant, from the values, and how many rows have none.
 
     The footer's statistics would be quicker, but they may be absent (Spark's INT96), may leave out row groups, and
     asking pyarrow for those of a damaged footer ends the process. The whole file is read for its CRC anyway.
@@ -92,16 +93,17 @@ def _time_range(path: str, parquet: pq.ParquetFile, time_column: str) -> tuple[i
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_int64(kind)):
         allowed = "a timestamp, a date or an int64 of milliseconds"
         raise InvalidInput("time-type", f"{path}: time column {time_column!r} is {kind}, it must be {allowed}")
-    lows, highs = [], []
+    lows, highs, nulls = [], [], 0
     for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=[time_column]):
         bounds = pc.min_max(batch.column(0))
+        nulls += batch.column(0).null_count
         if bounds["min"].is_valid:
             lows.append(_ms(bounds["min"]))
             highs.append(_ms(bounds["max"]))
     if not lows:
         reason = "has no value in its time column" if parquet.metadata.num_rows else "has no rows to tell the time by"
         raise InvalidInput("time-all-null", f"{path} {reason} {time_column!r}")
-    return min(lows), max(highs)
+    return min(lows), max(highs), nulls
 
 
 def _ms(value: pa.Scalar) -> int:

@@ -24,7 +24,8 @@ from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.ports import Clock, SystemClock
 from floodmark.ledger.session import Session
 from floodmark.service import logs
-from floodmark.service.health import Health, ServicePort
+from floodmark.service.health import Health
+from floodmark.service.port import ServicePort
 from floodmark.service.settings import ServiceSettings, load
 from floodmark.service.stop import ExitCode, StopToken
 

@@ -19,7 +19,9 @@ from floodmark.core.errors import InvalidInput
 
 PREFIX = "FLOODMARK_"
 SERVICE_SECTIONS = ("ingester", "consistency", "scheduler", "worker", "broker", "janitor", "spark")
-TOOL_VARIABLES = ("FLOODMARK_CONFIG", "FLOODMARK_CACHE_DIR", "FLOODMARK_KAFKA_JARS", "FLOODMARK_IVY_SETTINGS")
+TOOL_VARIABLES = (
+    "FLOODMARK_CONFIG", "FLOODMARK_CACHE_DIR", "FLOODMARK_KAFKA_JARS", "FLOODMARK_IVY_SETTINGS", "FLOODMARK_TOKEN",
+)  # fmt: skip
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 DurationMs = Annotated[int, Field(ge=1, le=24 * 60 * 60 * 1000)]

@@ -78,12 +78,13 @@ class Materializer:
         self._schema = spark_schema(columns, definition.columns, table=definition.table)
         self._bucket = _bucket_of(time_column, self._schema[time_column].dataType, bucket_ms)
         self._rows_out_per_row_in = 1.0 if definition.is_projection else 0.0
-        self._measures = [self._measure(stored) for stored in definition.stored]
+        self._measures = [measure(spark, self._schema, stored) for stored in definition.stored]
 
     def frame(self, inputs: Inputs, starts: Sequence[int]) -> DataFrame:
         """The rows of these buckets and no others, as they are stored, after a column that names the bucket."""
         rows = self._spark.read.schema(self._schema).option("__globPaths__", "false").parquet(*inputs.uris)
-        return self._shaped(_within(self._bucketed(_filtered(rows, self._definition.where)), starts))
+        wanted = _within(self._bucketed(_filtered(rows, self._definition.where)), starts)
+        return shape(wanted, self._definition, self._measures)
 
     def build(self, inputs: Inputs, attempts: Mapping[int, str], lake: Lake) -> Built:
         """Compute these buckets and write their files, each named by its bucket's attempt.
@@ -122,30 +123,33 @@ class Materializer:
     def _bucketed(self, rows: DataFrame) -> DataFrame:
         return rows.withColumn(BUCKET, self._bucket)
 
-    def _shaped(self, rows: DataFrame) -> DataFrame:
-        keys = [fn.expr(key.expression).alias(key.name) for key in self._definition.keys]
-        if self._definition.is_projection:
-            return rows.select(BUCKET, *keys)
-        return (
-            rows.groupBy(BUCKET, *keys)
-            .agg(*(self._measures or [fn.count(fn.lit(1)).alias(_UNUSED)]))
-            .select(BUCKET, *(quoted(name) for name in self._definition.stored_columns))
-        )
-
-    def _measure(self, stored: Stored) -> Column:
-        call = _CALLS.get(stored.aggregate) or self._sum_for_average(stored)
-        condition = f" FILTER (WHERE {stored.condition})" if stored.condition else ""
-        return fn.expr(call.format(stored.argument) + condition).alias(stored.name)
-
-    def _sum_for_average(self, stored: Stored) -> str:
-        """The sum that Spark's own `avg` divides: exact for decimals, a double for everything else."""
-        assert stored.aggregate is Aggregate.SUM_FOR_AVG, f"{stored.aggregate} is not known here"
-        empty = self._spark.createDataFrame([], self._schema)
-        kind = empty.select(fn.expr(stored.argument or "NULL")).schema[0].dataType
-        return "sum({0})" if isinstance(kind, types.DecimalType) else "sum(CAST({0} AS DOUBLE))"
-
 
 _UNUSED = "__rows"
+
+
+def shape(rows: DataFrame, definition: Definition, measures: Sequence[Column]) -> DataFrame:
+    """Bucketed rows as the view stores them."""
+    keys = [fn.expr(key.expression).alias(key.name) for key in definition.keys]
+    if definition.is_projection:
+        return rows.select(BUCKET, *keys)
+    return (
+        rows.groupBy(BUCKET, *keys)
+        .agg(*(measures or [fn.count(fn.lit(1)).alias(_UNUSED)]))
+        .select(BUCKET, *(quoted(name) for name in definition.stored_columns))
+    )
+
+
+def measure(spark: SparkSession, schema: types.StructType, stored: Stored) -> Column:
+    call = _CALLS.get(stored.aggregate) or _sum_for_average(spark, schema, stored)
+    condition = f" FILTER (WHERE {stored.condition})" if stored.condition else ""
+    return fn.expr(call.format(stored.argument) + condition).alias(stored.name)
+
+
+def _sum_for_average(spark: SparkSession, schema: types.StructType, stored: Stored) -> str:
+    """The sum that Spark's own `avg` divides: exact for decimals, a double for everything else."""
+    assert stored.aggregate is Aggregate.SUM_FOR_AVG, f"{stored.aggregate} is not known here"
+    kind = spark.createDataFrame([], schema).select(fn.expr(stored.argument or "NULL")).schema[0].dataType
+    return "sum({0})" if isinstance(kind, types.DecimalType) else "sum(CAST({0} AS DOUBLE))"
 
 
 def _filtered(rows: DataFrame, where: str | None) -> DataFrame:
@@ -159,14 +163,26 @@ def _within(rows: DataFrame, starts: Sequence[int]) -> DataFrame:
 
 def _bucket_of(time_column: str, kind: types.DataType, bucket_ms: int) -> Column:
     """The start of a row's bucket; null for a row without a time, which belongs to none."""
+    ms = time_ms(time_column, kind)
+    return ms - fn.pmod(ms, fn.lit(bucket_ms))
+
+
+def time_ms(time_column: str, kind: types.DataType) -> Column:
+    """A row's time in whole milliseconds since 1970, rounded down."""
     column = fn.col(quoted(time_column))
     if isinstance(kind, types.LongType):
-        ms = column
-    elif isinstance(kind, types.TimestampType | types.TimestampNTZType | types.DateType):
-        ms = fn.unix_millis(column.cast(types.TimestampType()))
-    else:
-        raise InvalidInput("time-type", f"time column {time_column!r} is {kind.simpleString()}, which tells no time")
-    return ms - fn.pmod(ms, fn.lit(bucket_ms))
+        return column
+    if isinstance(kind, types.TimestampType | types.TimestampNTZType | types.DateType):
+        return fn.unix_millis(column.cast(types.TimestampType()))
+    raise InvalidInput("time-type", f"time column {time_column!r} is {kind.simpleString()}, which tells no time")
+
+
+def stored_schema(spark: SparkSession, definition: Definition, columns: Mapping[str, str]) -> types.StructType:
+    """The columns of a view's files with their types, by analysis alone: nothing is read."""
+    schema = spark_schema(columns, definition.columns, table=definition.table)
+    empty = spark.createDataFrame([], schema).withColumn(BUCKET, fn.lit(0))
+    shaped = shape(empty, definition, [measure(spark, schema, stored) for stored in definition.stored])
+    return types.StructType([field for field in shaped.schema if field.name != BUCKET])
 
 
 def _rows_read(frame: DataFrame) -> int:

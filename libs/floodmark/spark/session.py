@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
@@ -44,6 +45,10 @@ DEFAULTS: Mapping[str, str] = {
 """Settings for many small jobs on one machine. Whoever runs a cluster sets others."""
 
 
+_REPEATING = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""What PySpark raises it also logs, user's query and all, in a form of its own between the lines of the service."""
+
+
 def open_session(options: Mapping[str, str], *, name: str) -> SparkSession:
     """Start Spark, or refuse a setting that would make answers wrong."""
     for key, value in REQUIRED.items():
@@ -51,6 +56,8 @@ def open_session(options: Mapping[str, str], *, name: str) -> SparkSession:
             raise InvalidInput("spark-setting", f"{key} must be {value}, not {options[key]}: rows depend on it")
     # What executors run their Python with: this one, unless a cluster has it elsewhere.
     os.environ["PYSPARK_PYTHON"] = options.get("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON", sys.executable))
+    for logger in _REPEATING:
+        PySparkLogger.getLogger(logger).disabled = True
     builder = SparkSession.Builder().appName(name)
     for key, value in {**DEFAULTS, **options, **REQUIRED}.items():
         builder = builder.config(key, value)

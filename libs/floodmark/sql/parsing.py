@@ -46,7 +46,12 @@ class DefinitionParser(SparkParser):
         return exp.Paren(this=parsed) if isinstance(parsed, exp.Add) else parsed
 
 
+class DefinitionTokenizer(Spark.Tokenizer):
+    COMMANDS: ClassVar[set[TokenType]] = set()  # sqlglot takes what follows SHOW or EXPLAIN for one text
+
+
 class DefinitionDialect(Spark):
+    Tokenizer = DefinitionTokenizer
     Parser = DefinitionParser
 
 
@@ -61,8 +66,22 @@ def bounded_depth() -> Iterator[None]:
 
 def parse_select(text: str) -> exp.Select:
     """The one SELECT that the text is."""
-    tokens = _tokens(text)
-    _check_nesting(tokens)
+    tree = parse_query(text)
+    if isinstance(tree, exp.SetOperation | exp.Subquery):
+        raise refused(
+            Rule.ONE_TABLE, f"{shown(text)!r} is more than one SELECT; write a single one, without parentheses"
+        )
+    if not isinstance(tree, exp.Select):
+        raise refused(Rule.NOT_SQL, f"{shown(text)!r} is not a SELECT")
+    return tree
+
+
+def parse_query(text: str) -> exp.Query:
+    """The one query that the text is: a SELECT, or several put together."""
+    tokens = tokens_of(text)
+    if not tokens or tokens[0].token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
+        first = shown(tokens[0].text) if tokens else ""
+        raise refused(Rule.NOT_SQL, f"the text begins with {first!r}; write a SELECT")
     try:
         statements = [s for s in DefinitionDialect().parser().parse(tokens, text) if s is not None]
         tree = statements[0] if len(statements) == 1 else None
@@ -74,30 +93,32 @@ def parse_select(text: str) -> exp.Select:
         raise refused(Rule.NOT_SQL, shown(str(error))) from error
     if tree is None:
         raise refused(Rule.NOT_SQL, f"there are {len(statements)} statements; write one SELECT")
-    if isinstance(tree, exp.SetOperation | exp.Subquery):
-        raise refused(
-            Rule.ONE_TABLE, f"{shown(text)!r} is more than one SELECT; write a single one, without parentheses"
-        )
-    if not isinstance(tree, exp.Select):
+    if not isinstance(tree, exp.Query):
         raise refused(Rule.NOT_SQL, f"{shown(text)!r} is not a SELECT")
     return tree
 
 
-def render(tree: exp.Expr) -> str:
-    """Spark SQL for a tree: each identifier in backticks, no comments."""
+def render(tree: exp.Expr, *, used_up: bool = False) -> str:
+    """Spark SQL for a tree: each identifier in backticks, no comments. `used_up`: the tree is not needed any more."""
     try:
-        return tree.sql(DefinitionDialect, identify=True, comments=False, unsupported_level=ErrorLevel.RAISE)
+        return tree.sql(
+            DefinitionDialect,
+            copy=not used_up,
+            identify=True,
+            comments=False,
+            unsupported_level=ErrorLevel.RAISE,
+        )
     except SqlglotError as error:
         if isinstance(error.__cause__, RecursionError):  # sqlglot reads some types once more while it writes them
             raise _too_deep() from None
         raise refused(Rule.UNSUPPORTED_SYNTAX, shown(str(error))) from error
 
 
-def check_rendering(tree: exp.Select) -> None:
+def check_rendering(tree: exp.Query) -> None:
     """Refuse what is not read as it was written, such as ~~x: then it cannot be known to mean the same to Spark."""
     text = render(tree)
     try:
-        again = render(parse_select(text))
+        again = render(parse_query(text))
     except InvalidInput as error:
         raise refused(
             Rule.UNSUPPORTED_SYNTAX, f"{shown(text)} is not read again: {error}; write it another way"
@@ -106,7 +127,8 @@ def check_rendering(tree: exp.Select) -> None:
         raise refused(Rule.UNSUPPORTED_SYNTAX, f"{shown(text)} is read as {shown(again)}; write it another way")
 
 
-def _tokens(text: str) -> list[Token]:
+def tokens_of(text: str) -> list[Token]:
+    """The words and signs of a text, within the bounds of size, number and nesting."""
     size = len(text.encode(errors="surrogatepass"))
     if size > TEXT_BYTES_MAX:
         raise refused(Rule.NOT_SQL, f"the text has {size} bytes, at most {TEXT_BYTES_MAX} are read")
@@ -116,9 +138,7 @@ def _tokens(text: str) -> list[Token]:
         raise refused(Rule.NOT_SQL, shown(str(error))) from error
     if len(tokens) > TOKENS_MAX:
         raise refused(Rule.NOT_SQL, f"the text has {len(tokens)} words and signs, at most {TOKENS_MAX} are read")
-    if not tokens or tokens[0].token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
-        first = shown(tokens[0].text) if tokens else ""
-        raise refused(Rule.NOT_SQL, f"the text begins with {first!r}; write a SELECT")
+    _check_nesting(tokens)
     return tokens
 
 

@@ -33,7 +33,7 @@ _CLAUSES = {
     "pivots": (Rule.PIVOT, "PIVOT", "write an aggregate with FILTER (WHERE ...) for each column"),
 }
 
-_NODES: tuple[type[exp.Expr], ...] = (
+SCALAR_NODES: tuple[type[exp.Expr], ...] = (
     exp.Column, exp.Identifier, exp.Dot, exp.Bracket, exp.Literal, exp.HexString, exp.RawString, exp.Boolean, exp.Null,
     exp.Paren, exp.Tuple, exp.And, exp.Or, exp.Not, exp.Neg, exp.BitwiseNot,
     exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.Between, exp.In,
@@ -48,7 +48,7 @@ _NODES: tuple[type[exp.Expr], ...] = (
 
 _NOT_IN_INTERVALS = (exp.Column, exp.Interval, exp.Func, exp.Binary)
 
-_TYPES = {
+TYPES = {
     exp.DType.BOOLEAN, exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.FLOAT,
     exp.DType.DOUBLE, exp.DType.DECIMAL, exp.DType.TEXT, exp.DType.BINARY, exp.DType.DATE, exp.DType.TIMESTAMP,
     exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ, exp.DType.VARIANT, exp.DType.ARRAY,
@@ -113,18 +113,18 @@ def _check_clauses(node: exp.Expr, allowed: Iterable[str], *, qualified: bool = 
 def check_expression(root: exp.Expr) -> None:
     """Refuse what no key, measure or condition may contain."""
     for node in root.walk():
-        if _is_row_count(node):
+        if is_row_count(node):
             continue
         for kinds, rule, reason in _SPECIFIC:
             if isinstance(node, kinds):
                 raise refused(rule, f"{shown(render(node))} {reason}")
-        if not isinstance(node, _NODES):
+        if not isinstance(node, SCALAR_NODES):
             raise refused(Rule.UNSUPPORTED_SYNTAX, f"{shown(render(node))} is not understood; write it another way")
         if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
             raise refused(
                 Rule.UNSUPPORTED_SYNTAX, f"{shown(render(node))} is a function of a schema; write its name alone"
             )
-        if isinstance(node, exp.DataType) and isinstance(node.this, exp.DType) and node.this not in _TYPES:
+        if isinstance(node, exp.DataType) and isinstance(node.this, exp.DType) and node.this not in TYPES:
             raise refused(Rule.UNSUPPORTED_SYNTAX, f"type {node.this.value} is not supported; use another type")
         if isinstance(node, exp.Interval) and node.this is not None and node.this.find(*_NOT_IN_INTERVALS):
             raise refused(
@@ -138,7 +138,7 @@ def check_expression(root: exp.Expr) -> None:
             _check_function(node)
 
 
-def _is_row_count(node: exp.Expr) -> bool:
+def is_row_count(node: exp.Expr) -> bool:
     """The star of count(*)."""
     call = node.parent
     return isinstance(node, exp.Star) and isinstance(call, exp.Anonymous) and call.name.lower() == "count"

@@ -1,0 +1,158 @@
+"""`floodmark sql`: one statement to the broker, or a prompt with history and completion."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import Completer, WordCompleter
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from floodmark.cli.ledger import refusals_told
+from floodmark.client import Connection, connect
+from floodmark.core.errors import FloodmarkError, InvalidInput
+from floodmark.local import config as stack
+from floodmark.local.ports import LOOPBACK
+
+BROKER = "broker"
+HISTORY = Path("~/.floodmark_history")
+KEYWORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "CREATE TABLE", "CREATE MATERIALIZED VIEW",
+    "CREATE OR REPLACE MATERIALIZED VIEW", "USING parquet", "LOCATION", "TBLPROPERTIES", "ALTER TABLE", "DRY RUN",
+    "REFRESH MATERIALIZED VIEW", "PAUSE MATERIALIZED VIEW", "RESUME MATERIALIZED VIEW", "DROP MATERIALIZED VIEW",
+    "SHOW TABLES", "SHOW MATERIALIZED VIEWS", "SHOW CREATE TABLE", "SHOW CREATE MATERIALIZED VIEW", "DESCRIBE",
+    "EXPLAIN", "WHY STALE", "SET floodmark.rewrite = ", "SET floodmark.freshness = ",
+)  # fmt: skip
+
+
+def sql(
+    statement: Annotated[str | None, typer.Argument(help="One statement; - reads it from standard input.")] = None,
+    *,
+    url: Annotated[
+        str | None, typer.Option(help="The broker.", show_default="that of --dir, or http://127.0.0.1:8185")
+    ] = None,
+    directory: Annotated[Path | None, typer.Option("--dir", help="Use the broker of this stack.")] = None,
+    token: Annotated[str | None, typer.Option(envvar="FLOODMARK_TOKEN", help="A bearer token.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The broker's answer as one JSON object.")] = False,
+) -> None:
+    """Ask the broker. Without a statement: a prompt, where a statement ends with a semicolon."""
+    with refusals_told():
+        broker = connect(_url(url, directory), token=token)
+        if statement is None and sys.stdin.isatty():
+            prompt(broker, Console(highlight=False))
+            return
+        text = sys.stdin.read() if statement in (None, "-") else str(statement)
+        answer = broker.document(text)
+    if as_json:
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+    else:
+        show(answer, Console(highlight=False))
+
+
+def _url(url: str | None, directory: Path | None) -> str:
+    if url is not None or directory is None:
+        return url or "http://127.0.0.1:8185"
+    config = stack.read(directory.resolve())
+    if config is None or BROKER not in config.ports:
+        raise InvalidInput("stack-dir", f"no stack with a broker was ever started in {directory}")
+    return f"http://{LOOPBACK}:{config.ports[BROKER]}"
+
+
+def prompt(broker: Connection, console: Console) -> None:
+    """Statements until the end of input. A refusal is told, and the next one may do better."""
+    session: PromptSession[str] = PromptSession(
+        "floodmark> ",
+        multiline=Condition(_is_open),
+        prompt_continuation="        -> ",
+        history=_history(),
+        completer=_completer(broker),
+    )
+    while True:
+        try:
+            text = session.prompt()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if _ends(text):
+            return
+        if text.strip().rstrip(";"):
+            _run(broker, text, console)
+
+
+def _run(broker: Connection, text: str, console: Console) -> None:
+    """Ctrl-C hangs up, which stops the query."""
+    try:
+        show(broker.document(text), console)
+    except KeyboardInterrupt:
+        console.print("stopped")
+    except FloodmarkError as error:
+        console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+
+
+def _is_open() -> bool:
+    """Whether Enter begins another line: a statement goes on until its semicolon."""
+    text = get_app().current_buffer.text
+    return bool(text.strip()) and not text.rstrip().endswith(";") and not _ends(text)
+
+
+def _ends(text: str) -> bool:
+    return text.strip().lower().rstrip("; ") in ("exit", "quit")
+
+
+def _history() -> History:
+    path = HISTORY.expanduser()
+    try:
+        path.touch(mode=0o600)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))
+
+
+def _completer(broker: Connection) -> Completer:
+    """Keywords, and the names and columns there are now."""
+    names: set[str] = set()
+    try:
+        for table in broker.get("/v1/tables"):
+            names |= {table["name"], *(column["name"] for column in table["columns"])}
+        names |= {view["name"] for view in broker.get("/v1/views")}
+    except FloodmarkError:
+        pass  # the first statement will say what is wrong
+    return WordCompleter([*KEYWORDS, *sorted(names)], ignore_case=True)
+
+
+# -- showing -----------------------------------------------------------------------------------------------------------
+
+
+def show(answer: dict[str, Any], console: Console) -> None:
+    columns = [column["name"] for column in answer["columns"]]
+    if columns in (["result"], ["statement"]):
+        for row in answer["rows"]:
+            console.print(Text(str(row[0])), soft_wrap=True)
+        return
+    table = Table(*(Column(name, overflow="fold") for name in columns), box=None, pad_edge=False)
+    for row in answer["rows"]:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console.print(table)
+    console.print(Text(f"({len(answer['rows'])} rows{''.join(_told(answer['receipt']))})"), style="dim", soft_wrap=True)
+
+
+def _told(receipt: dict[str, Any] | None) -> Iterable[str]:
+    """The receipt in half a line; EXPLAIN and --json have all of it."""
+    if receipt is None or "execution_ms" not in receipt:
+        return
+    if receipt["view"]:
+        yield f"; view {receipt['view']}: {receipt['from_view']['buckets']} buckets"
+        if receipt["from_base"]["ranges"]:
+            yield f", {len(receipt['from_base']['ranges'])} ranges from base"
+    else:
+        yield "; from base"
+    yield f"; {receipt['read']['bytes']:,} bytes read, {receipt['planning_ms'] + receipt['execution_ms']} ms"

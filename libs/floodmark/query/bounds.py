@@ -1,0 +1,203 @@
+"""What a condition says about time: where rows can satisfy it, and where all rows do.
+
+    t >= '12:00:00.0005'    rows from 12:00:00.000 on may satisfy it, and those from 12:00:00.001 on do
+
+Times are compared by Spark in microseconds and buckets lie on milliseconds, so the two differ at the edges. The outer
+bounds say what need not be read; the inner ones which buckets may be taken from a view as they are.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlglot import exp
+
+from floodmark.core.bounds import TIME_MAX_MS, TIME_MIN_MS
+from floodmark.core.intervals import Interval
+from floodmark.sql.parsing import render
+
+EVER = Interval(TIME_MIN_MS, TIME_MAX_MS)
+_DAY_US = 86_400_000_000
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?(?:Z|\+00:00)?)?")
+_LENGTHS_US = {
+    "MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": 1_000_000, "MINUTE": 60_000_000, "HOUR": 3_600_000_000,
+    "DAY": _DAY_US, "DD": _DAY_US, "WEEK": 7 * _DAY_US,
+    "MONTH": 31 * _DAY_US, "MON": 31 * _DAY_US, "MM": 31 * _DAY_US, "QUARTER": 92 * _DAY_US,
+    "YEAR": 366 * _DAY_US, "YYYY": 366 * _DAY_US, "YY": 366 * _DAY_US,
+}  # fmt: skip
+"""No unit is longer than this."""
+_TURNED = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE, exp.EQ: exp.EQ}
+_TO_TIME = ("timestamp", "to_timestamp")
+_TO_DAY = ("date", "to_date")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of rows, by their time in whole milliseconds. A range that is empty is None."""
+
+    outer: Interval | None = EVER
+    inner: Interval | None = EVER
+
+    def and_(self, other: "Bounds") -> "Bounds":
+        return Bounds(_both(self.outer, other.outer), _both(self.inner, other.inner))
+
+
+def _both(one: Interval | None, other: Interval | None) -> Interval | None:
+    if one is None or other is None:
+        return None
+    return _interval(max(one.start_ms, other.start_ms), min(one.end_ms, other.end_ms))
+
+
+def _interval(start_ms: int, end_ms: int) -> Interval | None:
+    start_ms, end_ms = max(start_ms, TIME_MIN_MS), min(end_ms, TIME_MAX_MS)
+    return Interval(start_ms, end_ms) if start_ms < end_ms else None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeColumn:
+    name: str
+    kind: str
+    """Its Arrow type; empty when it is not known."""
+
+    def bounds(self, condition: exp.Expr) -> Bounds | None:
+        """Of a condition that compares the column itself with fixed times, and nothing else."""
+        condition = condition.unnest()
+        if isinstance(condition, exp.Not) and isinstance(condition.this.unnest(), exp.Is):
+            test = condition.this.unnest()
+            return Bounds() if self._is_column(test.this) and isinstance(test.expression, exp.Null) else None
+        return _each(condition, self._is_column, self._value_us, self._compared)
+
+    def outer(self, condition: exp.Expr) -> Interval | None:
+        """Where rows can satisfy a condition on the column cut to a unit. EVER when nothing is known."""
+        for unit_us, cut in self._cuts(condition):
+            text = render(cut)
+
+            def is_cut(tree: exp.Expr, text: str = text) -> bool:
+                return render(tree.unnest()) == text
+
+            def compared(op: type[exp.Expr], value_us: int, unit_us: int = unit_us) -> Bounds:
+                return _bounds(op, value_us, step_us=1, reach_us=unit_us)
+
+            # Text compared with a date is cut to a day first, a timestamp is not: only what both agree on is used.
+            value = _time_us if isinstance(cut, exp.Anonymous) and cut.name.lower() == "date_trunc" else _midnight_us
+            found = _each(condition.unnest(), is_cut, value, compared)
+            if found is not None:
+                return found.outer
+        return EVER
+
+    def _cuts(self, condition: exp.Expr) -> list[tuple[int, exp.Expr]]:
+        found: list[tuple[int, exp.Expr]] = []
+        for node in condition.find_all(exp.Anonymous, exp.Cast):
+            if isinstance(node, exp.Cast):
+                if node.to.this is exp.DType.DATE and self._is_column(node.this):
+                    found.append((_DAY_US, node))
+            elif node.name.lower() in _TO_DAY and len(node.expressions) == 1 and self._is_column(node.expressions[0]):
+                found.append((_DAY_US, node))
+            elif node.name.lower() == "date_trunc" and len(node.expressions) == 2:
+                unit, argument = node.expressions
+                length_us = _LENGTHS_US.get(unit.name.upper())
+                if length_us is not None and self._is_column(argument):
+                    found.append((length_us, node))
+        return found
+
+    def _is_column(self, tree: exp.Expr) -> bool:
+        tree = tree.unnest()
+        return isinstance(tree, exp.Column) and tree.name == self.name
+
+    def _compared(self, op: type[exp.Expr], value_us: int) -> Bounds:
+        step_us = _DAY_US if self.kind.startswith("date") else 1_000 if self.kind == "int64" else 1
+        return _bounds(op, value_us, step_us=step_us, reach_us=0)
+
+    def _value_us(self, tree: exp.Expr) -> int | None:
+        if self.kind == "int64":
+            return _whole_us(tree)
+        if self.kind.startswith("timestamp"):
+            return _time_us(tree)
+        if self.kind.startswith("date"):
+            return _midnight_us(tree)
+        return None
+
+
+def _each(
+    condition: exp.Expr,
+    is_time: Callable[[exp.Expr], bool],
+    value_us: Callable[[exp.Expr], int | None],
+    compared: Callable[[type[exp.Expr], int], Bounds],
+) -> Bounds | None:
+    """Take a comparison apart, whichever side the time is on."""
+    if isinstance(condition, exp.Between):
+        low, high = value_us(condition.args["low"]), value_us(condition.args["high"])
+        if not is_time(condition.this) or low is None or high is None or condition.args.get("symmetric"):
+            return None
+        return compared(exp.GTE, low).and_(compared(exp.LTE, high))
+    op = type(condition)
+    if op not in _TURNED:
+        return None
+    left, right = condition.this, condition.expression
+    if not is_time(left):
+        left, right, op = right, left, _TURNED[op]
+    value = value_us(right) if is_time(left) else None
+    return None if value is None else compared(op, value)
+
+
+def _bounds(op: type[exp.Expr], value_us: int, *, step_us: int, reach_us: int) -> Bounds:
+    """Times are multiples of a step; one cut to a unit stands for times up to a reach after it."""
+    if op is exp.EQ:
+        low = _bounds(exp.GTE, value_us, step_us=step_us, reach_us=reach_us)
+        return low.and_(_bounds(exp.LTE, value_us, step_us=step_us, reach_us=reach_us))
+    if op in (exp.GT, exp.LTE):
+        value_us += step_us  # later than a time is from the next one on
+    if op in (exp.GT, exp.GTE):
+        return Bounds(_interval(value_us // 1000, TIME_MAX_MS), _interval(-(-value_us // 1000), TIME_MAX_MS))
+    end_us = value_us + reach_us
+    return Bounds(_interval(TIME_MIN_MS, -(-end_us // 1000)), _interval(TIME_MIN_MS, value_us // 1000))
+
+
+def _whole_us(tree: exp.Expr) -> int | None:
+    tree = tree.unnest()
+    if isinstance(tree, exp.Neg):
+        value = _whole_us(tree.this)
+        return None if value is None else -value
+    if isinstance(tree, exp.Cast) and tree.to.this in (exp.DType.BIGINT, exp.DType.INT):
+        return _whole_us(tree.this)
+    return int(tree.name) * 1000 if isinstance(tree, exp.Literal) and tree.is_int else None
+
+
+def _time_us(tree: exp.Expr) -> int | None:
+    """A fixed time, in UTC as the session is."""
+    tree = tree.unnest()
+    if isinstance(tree, exp.Literal):
+        return _text_us(tree.name) if tree.is_string else None
+    inner: exp.Expr | None = None
+    if isinstance(tree, exp.Cast):
+        inner, is_day = tree.this, tree.to.this is exp.DType.DATE
+        if not is_day and not tree.to.is_type("timestamp", "timestamptz", "timestampltz", "timestampntz"):
+            return None
+    elif isinstance(tree, exp.Anonymous) and len(tree.expressions) == 1:
+        name = tree.name.lower()
+        inner, is_day = tree.expressions[0], name in _TO_DAY
+        if not is_day and name not in _TO_TIME:
+            return None
+    if inner is None:
+        return None
+    value_us = _time_us(inner)
+    return value_us if value_us is None or not is_day else value_us // _DAY_US * _DAY_US
+
+
+def _midnight_us(tree: exp.Expr) -> int | None:
+    value_us = _time_us(tree)
+    return value_us if value_us is not None and value_us % _DAY_US == 0 else None
+
+
+def _text_us(text: str) -> int | None:
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    year, month, day, hour, minute, second, fraction = match.groups(default="0")
+    try:
+        whole = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
+    except ValueError:
+        return None
+    since = whole - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + int(fraction.ljust(6, "0"))

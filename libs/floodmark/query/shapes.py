@@ -1,0 +1,155 @@
+"""What can be said about rows from what a view keeps of them: its keys, and whatever follows from its keys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from floodmark.query.asked import Term, conjuncts
+from floodmark.sql.functions import AGGREGATES
+from floodmark.sql.model import Definition, Stored
+from floodmark.sql.parsing import parse_select
+
+_FINENESS_US = {
+    "MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": 1_000_000, "MINUTE": 60_000_000, "HOUR": 3_600_000_000,
+    "DAY": 86_400_000_000, "DD": 86_400_000_000,
+}  # fmt: skip
+_DAY_US = _FINENESS_US["DAY"]
+_OF_DAYS = (
+    "WEEK", "MONTH", "MON", "MM", "QUARTER", "YEAR", "YYYY", "YY", "DOW", "DAYOFWEEK", "DAYOFWEEK_ISO", "DOY",
+    "YEAROFWEEK",
+)  # fmt: skip
+_NEEDED_US: Mapping[str, int] = {
+    **_FINENESS_US,
+    **dict.fromkeys(_OF_DAYS, _DAY_US),
+}
+"""How fine a time must be kept for its parts to be known."""
+_FUNCTIONS_US: Mapping[str, int] = {
+    "hour": _FINENESS_US["HOUR"], "minute": _FINENESS_US["MINUTE"], "second": _FINENESS_US["SECOND"],
+    **dict.fromkeys((
+        "day", "dayofmonth", "dayofweek", "dayofyear", "weekday", "weekofyear", "month", "quarter", "year", "to_date",
+        "date", "last_day", "dayname", "monthname",
+    ), _DAY_US),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeKey:
+    """A key that is a time cut to a unit."""
+
+    argument: str
+    fineness_us: int
+
+
+class ViewShape:
+    """A view's definition, prepared for being asked many questions."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.where = frozenset(_texts(definition.where))
+        self.keys = {key.expression: key.name for key in definition.keys}
+        self.stored: dict[tuple[str, str | None, frozenset[str]], Stored] = {
+            (s.aggregate, s.argument, frozenset(_texts(s.condition))): s for s in definition.stored
+        }
+        self.conditions = sorted({condition for _, _, condition in self.stored}, key=len, reverse=True)
+        """Of what is stored, those that say most first."""
+        self._times = {name: cut for text, name in self.keys.items() if (cut := _cut(expression(text))) is not None}
+
+    def derived(self, term: Term) -> exp.Expr | None:
+        """The same value, over the columns of the view's files; None when they do not tell it.
+
+        Aggregates of rows are found only in a view that keeps rows; of groups they are another matter.
+        """
+        return self._derived(term.tree, term)
+
+    def _derived(self, tree: exp.Expr, term: Term) -> exp.Expr | None:
+        if (name := self.keys.get(term.text_of(tree))) is not None:
+            return column(name)
+        if (coarser := self._coarser(tree, term)) is not None:
+            return coarser
+        if isinstance(tree, exp.Column) or (_is_aggregate(tree) and not self.definition.is_projection):
+            return None
+        parts = list(tree.iter_expressions())
+        if not parts:
+            return tree.copy()
+        found = [self._derived(part, term) for part in parts]
+        if None in found:
+            return None
+        made = tree.copy()
+        for part, derived in zip(list(made.iter_expressions()), found, strict=True):
+            part.replace(derived)
+        return made
+
+    def _coarser(self, tree: exp.Expr, term: Term) -> exp.Expr | None:
+        """A time cut to a unit tells every coarser one."""
+        needed = _needed(tree) if self._times else None
+        if needed is None:
+            return None
+        argument, fineness_us = needed
+        text = term.text_of(argument)
+        for name, key in self._times.items():
+            if key.argument == text and fineness_us % key.fineness_us == 0:
+                made = tree.copy()
+                _argument_of(made).replace(column(name))
+                return made
+        return None
+
+
+def _is_aggregate(tree: exp.Expr) -> bool:
+    return isinstance(tree, exp.Anonymous) and tree.name.lower() in AGGREGATES
+
+
+def column(name: str) -> exp.Column:
+    return exp.column(exp.to_identifier(name, quoted=True))
+
+
+def expression(text: str) -> exp.Expr:
+    """An expression that `render` wrote."""
+    tree: exp.Expr = parse_select(f"SELECT {text}").expressions[0]
+    return tree.unnest()
+
+
+def _texts(condition: str | None) -> list[str]:
+    return [] if condition is None else [Term.of(part).text for part in conjuncts(expression(condition))]
+
+
+def _cut(tree: exp.Expr) -> _TimeKey | None:
+    """What a key keeps of a time, if it is one cut to a unit."""
+    needed = _needed(tree)
+    is_cut = isinstance(tree, exp.Cast) or (
+        isinstance(tree, exp.Anonymous) and tree.name.lower() in ("date_trunc", "to_date", "date")
+    )
+    return _TimeKey(Term.of(needed[0]).text, needed[1]) if needed is not None and is_cut else None
+
+
+def _needed(tree: exp.Expr) -> tuple[exp.Expr, int] | None:
+    """The time that an expression looks at, and how fine it must be kept for the expression to be known."""
+    if isinstance(tree, exp.Cast):
+        return (tree.this, _DAY_US) if tree.to.this is exp.DType.DATE else None
+    if isinstance(tree, exp.Extract):
+        return _with_unit(tree.expression, tree.this)
+    return _needed_by(tree.name.lower(), tree.expressions) if isinstance(tree, exp.Anonymous) else None
+
+
+def _needed_by(name: str, arguments: list[exp.Expr]) -> tuple[exp.Expr, int] | None:
+    if name in ("date_trunc", "date_part", "datepart") and len(arguments) == 2:
+        return _with_unit(arguments[1], arguments[0], exact_seconds=name != "date_trunc")
+    if name == "trunc" and len(arguments) == 2 and isinstance(arguments[1], exp.Literal):
+        return arguments[0], _DAY_US
+    if name in _FUNCTIONS_US and len(arguments) == 1:
+        return arguments[0], _FUNCTIONS_US[name]
+    return None
+
+
+def _with_unit(argument: exp.Expr, unit: exp.Expr, *, exact_seconds: bool = True) -> tuple[exp.Expr, int] | None:
+    name = unit.name.upper()
+    if exact_seconds and name.startswith("SECOND"):
+        return None  # these have a fraction
+    needed_us = _NEEDED_US.get(name)
+    return None if needed_us is None else (argument, needed_us)
+
+
+def _argument_of(tree: exp.Expr) -> exp.Expr:
+    needed = _needed(tree)
+    assert needed is not None, "it was a time a moment ago"
+    return needed[0]

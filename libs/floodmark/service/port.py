@@ -1,0 +1,170 @@
+"""The service port: a small HTTP server on its own threads, with the pages that every service has and those it adds."""
+
+import json
+import re
+import select
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from floodmark.core.errors import Unavailable
+from floodmark.service.health import Health
+
+BODY_BYTES_MAX = 1024 * 1024
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks."""
+
+    method: str
+    path: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """The parts of the path that the pattern names."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By name in lower case."""
+    body: bytes = b""
+    has_gone: Callable[[], bool] = lambda: False
+    """Whether the client has hung up: nobody waits for the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    kind: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def json(cls, status: int, value: object, headers: Mapping[str, str] | None = None) -> "Answer":
+        return cls(status, "application/json", json.dumps(value).encode(), headers or {})
+
+    @classmethod
+    def text(cls, status: int, text: str, headers: Mapping[str, str] | None = None) -> "Answer":
+        return cls(status, "text/plain", f"{text}\n".encode(), headers or {})
+
+
+Page = Callable[[Request], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    method: str
+    pattern: str
+    expression: re.Pattern[str]
+    page: Page
+
+
+class ServicePort:
+    """Serves /healthz (is the loop turning), /readyz (can it do its work), /metrics, and what a service adds."""
+
+    def __init__(self, *, host: str, port: int, health: Health, metrics: CollectorRegistry) -> None:
+        self._pages: list[_Served] = []
+        self.serve("GET", "/healthz", lambda _: _verdict(health.live()))
+        self.serve("GET", "/readyz", lambda _: _verdict(health.ready()))
+        self.serve("GET", "/metrics", lambda _: Answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics)))
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(self._answer))
+        except OSError as error:
+            raise Unavailable(f"http port {host}:{port} cannot be opened: {error.strerror}") from error
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    def serve(self, method: str, pattern: str, page: Page) -> None:
+        """Serve a page at a path such as `/v1/tables/{table}/segments`."""
+        expression = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern))
+        self._pages.append(_Served(method, pattern, expression, page))
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, request: Request) -> Answer:
+        found = [(served, match) for served in self._pages if (match := served.expression.fullmatch(request.path))]
+        wanted = "GET" if request.method == "HEAD" else request.method
+        for served, match in found:
+            if served.method == wanted:
+                parameters = {name: unquote(value) for name, value in match.groupdict().items()}
+                return served.page(
+                    Request(request.method, request.path, parameters, request.headers, request.body, request.has_gone)
+                )
+        if found:
+            methods = ", ".join(served.method for served, _ in found)
+            return Answer.text(405, f"{request.path} takes {methods}", {"Allow": methods})
+        known = ", ".join(sorted(served.pattern for served in self._pages))
+        return Answer.text(404, f"no such page; there are {known}")
+
+
+def _verdict(reasons: dict[str, str]) -> Answer:
+    return Answer.json(503 if reasons else 200, {"status": "failing" if reasons else "ok", "reasons": reasons})
+
+
+def _handler(answer: Callable[[Request], Answer]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 30  # a client that sends nothing does not keep a thread
+        protocol_version = "HTTP/1.1"
+
+        def respond(self) -> None:
+            length = self.headers.get("Content-Length", "0" if self.command != "POST" else "")
+            if not (length.isascii() and length.isdecimal()) or "Transfer-Encoding" in self.headers:
+                self._refuse(Answer.text(411, "a Content-Length is needed"))
+            elif len(length) > 18 or int(length) > BODY_BYTES_MAX:
+                self._refuse(Answer.text(413, f"the body is too long, at most {BODY_BYTES_MAX} bytes are taken"))
+            else:
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                path, body = self.path.partition("?")[0], self.rfile.read(int(length))
+                self._send(answer(Request(self.command, path, {}, headers, body, lambda: _has_gone(self.connection))))
+
+        def _refuse(self, reply: Answer) -> None:
+            """The body stays unread, so what follows on this connection cannot be told apart from it."""
+            self.close_connection = True
+            self._send(reply)
+
+        def _send(self, reply: Answer) -> None:
+            try:
+                self._write(reply)
+            except ConnectionError:
+                self.close_connection = True  # the client has gone, and takes no answer
+
+        def _write(self, reply: Answer) -> None:
+            self.send_response(reply.status)
+            self.send_header("Content-Type", reply.kind)
+            self.send_header("Content-Length", str(len(reply.body)))
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(reply.body)
+
+        def version_string(self) -> str:
+            return "floodmark"
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the signature of the base class
+            """Probes come every few seconds; they are not events."""
+
+    for method in _METHODS:
+        setattr(Handler, f"do_{method}", Handler.respond)
+    return Handler
+
+
+def _has_gone(connection: socket.socket) -> bool:
+    """Whether the other side has closed. What it may have sent already is left for whoever reads next."""
+    poll = select.poll()
+    try:
+        poll.register(connection, select.POLLIN)
+        return bool(poll.poll(0)) and connection.recv(1, socket.MSG_PEEK) == b""
+    except (OSError, ValueError):
+        return True

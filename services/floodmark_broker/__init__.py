@@ -1,0 +1,1 @@
+"""The broker: SQL in, right rows out, with a receipt."""

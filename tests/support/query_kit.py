@@ -1,0 +1,212 @@
+"""A table, views over it and queries, all small: planned as the broker plans them, run by DuckDB instead of Spark.
+
+A bucket that must not be read holds rows that are wrong on purpose: whoever reads it gives a wrong answer.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from floodmark.core.buckets import Cause, DataFile, Entry, Shard, State
+from floodmark.core.fingerprint import Fingerprint
+from floodmark.core.intervals import Interval
+from floodmark.core.segments import Segment, Slice
+from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader
+from floodmark.query.plan import Kind, QueryPlan, Source, Strict
+from floodmark.query.planner import plan
+from floodmark.query.shapes import ViewShape
+from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
+from floodmark.sql.definition import analyze
+from floodmark.sql.model import Aggregate, Definition, Stored
+from floodmark.sql.parsing import parse_query
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+COLUMNS = (
+    ("t", "timestamp[us]"),
+    ("zone", "string"),
+    ("n", "int64"),
+    ("fare", "double"),
+    ("price", "decimal128(12, 2)"),
+)
+SCHEMA = pa.schema([("t", pa.timestamp("us")), ("zone", pa.string()), ("n", pa.int64()), ("fare", pa.float64())])
+Row = tuple[datetime | None, str | None, int | None, float | None]
+
+_CALLS = {
+    Aggregate.SUM: "sum({0})",
+    Aggregate.SUM_FOR_AVG: "sum(CAST({0} AS DOUBLE))",
+    Aggregate.COUNT: "count({0})",
+    Aggregate.COUNT_ROWS: "count(*)",
+    Aggregate.MIN: "min({0})",
+    Aggregate.MAX: "max({0})",
+}
+
+
+def at(ms: float) -> datetime:
+    return datetime(1970, 1, 1) + timedelta(milliseconds=ms)  # noqa: DTZ001 - times without a zone, as the column has them
+
+
+def ms_of(time: datetime) -> int:
+    return (time.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+@dataclass
+class Bench:
+    """Rows in segments, and the buckets of views over them."""
+
+    segments: dict[str, list[Row]]
+    views: list[ViewSnapshot] = field(default_factory=list, repr=False)
+    files: dict[tuple[str, str], list[Row]] = field(default_factory=dict, repr=False)
+    """What each file of each view was built from."""
+    columns: tuple[tuple[str, str], ...] = field(default=COLUMNS[:4], repr=False)
+
+    def __post_init__(self) -> None:
+        self.definition = TableDefinition("trips", "/lake/trips", "t", columns=self.columns)
+        self.table = snapshot_of(self.definition, [_segment(name, rows) for name, rows in self.segments.items()])
+        self.duck = duckdb.connect()
+
+    def rows(self) -> list[Row]:
+        return [row for rows in self.segments.values() for row in rows]
+
+    def analyzed(self, select: str, bucket_ms: int) -> Definition:
+        return analyze(select, table="trips", time_column="t", bucket_ms=bucket_ms, columns=dict(self.columns))
+
+    def add_view(self, name: str, select: str, bucket_ms: int, states: Mapping[int, str]) -> ViewSnapshot:
+        """`states` says of each bucket: valid, stale, changed. Any other is vacant."""
+        definition = self.analyzed(select, bucket_ms)
+        header = ViewHeader(
+            ViewDefinition(name, "trips", select, f"hash of {name}", bucket_ms, f"/lake/{name}"), "incarnation", 0
+        )
+        entries = {start: self._entry(header, start, state) for start, state in states.items()}
+        shards = {
+            number: Shard({s: entries[s] for s in starts})
+            for number, starts in header.definition.grid.by_shard(sorted(entries)).items()
+        }
+        view = ViewSnapshot(header, ViewShape(definition), shards)
+        self.views.append(view)
+        return view
+
+    def _entry(self, header: ViewHeader, start_ms: int, state: str) -> Entry:
+        window = Interval(start_ms, start_ms + header.definition.bucket_ms)
+        rows = [r for r in self.rows() if r[0] is not None and window.start_ms <= ms_of(r[0]) < window.end_ms]
+        built_from = rows if state == "valid" else [*rows, *rows, (at(start_ms), "wrong", 1, 1.0)]
+        file = DataFile(f"{start_ms}/{state}.parquet", len(built_from), 0)
+        self.files[header.definition.name, file.name] = built_from
+        source = self.table.fingerprint(window)
+        made = Entry(
+            State.VALID,
+            ever_valid=True,
+            fingerprint=source if state != "changed" else Fingerprint(1, 42),
+            slice_versions=self._versions(window) if state != "changed" else {},
+            files=(file,) if built_from else (),
+            attempt_id="a",
+            definition_hash=header.definition.hash,
+        )
+        return made.stale(Cause("event", "e", 1, segments=("late",))) if state == "stale" else made
+
+    def _versions(self, window: Interval) -> dict[str, int]:
+        keys = self.definition.grid.keys_for_window(window)
+        return {key: self.table.slice_versions[key] for key in keys if key in self.table.slice_versions}
+
+    def _stored(self, definition: Definition, files: Sequence[Sequence[Row]]) -> pa.Table:
+        """What a worker would have written for the rows of these files, each by itself."""
+        rows = [row for file in files for row in file]
+        numbers = pa.array([n for n, file in enumerate(files) for _ in file], pa.int64())
+        self.duck.register("trips", _arrow(rows).append_column("__file", numbers))
+        keys = [f"{key.expression} AS `{key.name}`" for key in definition.keys]
+        measures = [_measure(stored) for stored in definition.stored]
+        where = f" WHERE {definition.where}" if definition.where else ""
+        group = " GROUP BY ALL" if not definition.is_projection else ""
+        return self._run(f"SELECT __file, {', '.join([*keys, *measures])} FROM trips{where}{group}").to_arrow_table()
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def plan(self, select: str, **options: Any) -> QueryPlan:
+        return plan(select, tables=[self.table], views=self.views, freshness=Strict(), **options)
+
+    def expected(self, select: str) -> list[tuple[Any, ...]]:
+        self.duck.register("trips", _arrow(self.rows()))
+        return [tuple(row) for row in self._run(select).fetchall()]
+
+    def answer(self, made: QueryPlan) -> list[tuple[Any, ...]]:
+        for source in made.sources:
+            self.duck.register(source.name, self._read(source))
+        return [tuple(row) for row in self._run(made.sql).fetchall()]
+
+    def _read(self, source: Source) -> pa.Table:
+        if source.kind is Kind.VIEW:
+            assert source.definition is not None
+            files = [self.files[source.of, file.path] for file in source.files]
+            return self._stored(source.definition, files).select(list(source.columns))
+        rows = [row for file in source.files for row in self.segments[file.path]]
+        if source.within is not None:
+            rows = [row for row in rows if _kept(row, source.within.ranges, timeless=source.within.timeless)]
+        return _arrow(rows).select(list(source.columns))
+
+    def _run(self, spark_sql: str) -> duckdb.DuckDBPyRelation:
+        return self.duck.sql(parse_query(spark_sql).sql("duckdb"))
+
+
+def _kept(row: Row, ranges: Iterable[Interval], *, timeless: bool) -> bool:
+    if row[0] is None:
+        return timeless
+    ms = ms_of(row[0])
+    return any(one.start_ms <= ms < one.end_ms for one in ranges)
+
+
+def _arrow(rows: Sequence[Row]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [[] for _ in SCHEMA]
+    return pa.table([pa.array(list(c), f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def _measure(stored: Stored) -> str:
+    condition = f" FILTER (WHERE {stored.condition})" if stored.condition else ""
+    return f"{_CALLS[stored.aggregate].format(stored.argument)}{condition} AS `{stored.name}`"
+
+
+def _segment(name: str, rows: Sequence[Row]) -> Segment:
+    times = [ms_of(row[0]) for row in rows if row[0] is not None]
+    missing = len(rows) - len(times)
+    return Segment(name, 7, min(times), max(times), name, len(rows), 1_000, timeless_rows=missing)
+
+
+def snapshot_of(definition: TableDefinition, segments: Iterable[Segment], *, version: int = 1) -> TableSnapshot:
+    listed = list(segments)
+    slices: dict[str, dict[str, Segment]] = {}
+    for segment in listed:
+        for key in definition.grid.keys_for_segment(segment):
+            slices.setdefault(key, {})[segment.name] = segment
+    timed = [s.interval for s in listed if s.interval is not None]
+    extent = Interval(min(i.start_ms for i in timed), max(i.end_ms for i in timed)) if timed else None
+    return TableSnapshot(
+        definition, version, {k: Slice(v) for k, v in slices.items()}, dict.fromkeys(slices, 1), 1_000, extent
+    )
+
+
+def same_rows(one: Sequence[tuple[Any, ...]], other: Sequence[tuple[Any, ...]], *, ordered: bool) -> bool:
+    """Equal up to the order in which real numbers were added."""
+    if len(one) != len(other):
+        return False
+    left, right = (list(rows) if ordered else sorted(rows, key=_by_text) for rows in (one, other))
+    return all(_same_row(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _by_text(row: tuple[Any, ...]) -> list[str]:
+    return [f"{value:.6e}" if isinstance(value, float) else repr(value) for value in row]
+
+
+def _same_row(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is None or other is None or isinstance(one, str | datetime):
+        return bool(one == other)
+    if isinstance(one, float) or isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
+    return bool(one == other)
