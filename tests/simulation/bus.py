@@ -1,0 +1,121 @@
+"""Kafka as one simulated process sees it: polls that wait, members that are expelled, messages that may be lost twice."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from floodmark.bus.ports import CommitAnswer, Outgoing, Partition, Record
+from floodmark.core.errors import OutcomeUnknown, Unavailable
+from tests.simulation.faults import Mishaps
+from tests.simulation.hub import Life, Task
+from tests.support.memory_bus import MemoryBus, MemoryPublisher, MemorySource
+
+POLL_MIN_MS = 250
+"""A poll of an idle member may take this long though it was asked for less: it saves empty turns."""
+
+
+class SimBus(MemoryBus):
+    """Wakes whoever waits for records."""
+
+    def __init__(self, topics: Mapping[str, int]) -> None:
+        super().__init__(topics)
+        self.waiting: dict[Task, None] = {}
+
+    def append(self, message: Outgoing) -> None:
+        super().append(message)
+        self.wake()
+
+    def wake(self) -> None:
+        waiting, self.waiting = self.waiting, {}
+        for task in waiting:
+            task.life.hub.wake(task)
+
+
+class Link:
+    """One process's way to the bus."""
+
+    def __init__(self, life: Life, bus: SimBus, mishaps: Mishaps) -> None:
+        self.life = life
+        self.bus = bus
+        self.mishaps = mishaps
+        self.cut = False
+        self.sources: list[SimSource] = []
+
+    def source(self, group: str) -> "SimSource":
+        made = SimSource(self, group)
+        self.sources.append(made)
+        return made
+
+    def publisher(self) -> "SimPublisher":
+        return SimPublisher(self)
+
+    def expel(self) -> None:
+        for source in self.sources:
+            source.expel()
+        self.bus.wake()
+
+
+class SimSource(MemorySource):
+    reachable = True
+
+    def __init__(self, link: Link, group: str) -> None:
+        super().__init__(link.bus, group)
+        self._link = link
+        self._hub = link.life.hub
+
+    def poll(self, *, records_max: int, timeout_ms: int) -> Sequence[Record]:
+        hub = self._hub
+        task = hub.running
+        records: Sequence[Record] = ()
+        if not self._link.cut:
+            records = super().poll(records_max=records_max, timeout_ms=timeout_ms)
+        if records:
+            hub.sleep(hub.randomness.randint(1, 5))
+            return records
+        self._link.bus.waiting[task] = None
+        hub.wait(hub.randomness.randint(max(1, timeout_ms), max(timeout_ms, POLL_MIN_MS)))
+        self._link.bus.waiting.pop(task, None)
+        return () if self._link.cut else super().poll(records_max=records_max, timeout_ms=timeout_ms)
+
+    def in_turn(self) -> list[tuple[Partition, int]]:
+        """Across partitions there is no order."""
+        turns = sorted(self.positions.items())
+        self._hub.randomness.shuffle(turns)
+        return turns
+
+    def commit(self, positions: Mapping[Partition, int]) -> bool:
+        _ = self._hub.running  # a dead process commits nothing
+        if self._link.cut:
+            raise Unavailable("no broker answers")
+        return super().commit(positions)
+
+    def begin_commit(self, positions: Mapping[Partition, int], answered: Callable[[CommitAnswer], None]) -> None:
+        try:
+            super().begin_commit(positions, answered)
+        except Unavailable as error:
+            answered(error)
+
+    def close(self) -> None:
+        super().close()
+        self._link.bus.wake()
+
+
+class SimPublisher(MemoryPublisher):
+    def __init__(self, link: Link) -> None:
+        super().__init__(link.bus)
+        self._link = link
+
+    def publish(self, messages: Sequence[Outgoing]) -> None:
+        hub, link = self._link.life.hub, self._link
+        hub.sleep(hub.latency_ms())
+        if link.cut:
+            raise Unavailable("no broker answers")
+        outcome = link.mishaps.of_publish(link.life)
+        if outcome == "away":
+            raise Unavailable("nothing was sent")
+        sent = messages[: hub.randomness.randint(0, len(messages))] if outcome == "part" else messages
+        super().publish(sent)
+        hub.note(link.life.instance, f"published {len(sent)} to {messages[0].topic}" if sent else "published nothing")
+        if outcome == "twice":
+            super().publish(sent)
+        hub.sleep(hub.latency_ms())
+        if outcome in ("lost", "part"):
+            raise OutcomeUnknown(f"no answer for {len(messages)} messages to {messages[0].topic}")
