@@ -8,8 +8,8 @@ from tests.simulation.faults import Mishaps
 from tests.simulation.hub import Life, Task
 from tests.support.memory_bus import MemoryBus, MemoryPublisher, MemorySource
 
-POLL_MIN_MS = 250
-"""A poll of an idle member may take this long though it was asked for less: it saves empty turns."""
+POLL_MS, POLL_AT_PEACE_MS = 400, 1_000
+"""A poll that brings nothing may take this long though it was asked for less: it saves empty turns."""
 
 
 class SimBus(MemoryBus):
@@ -18,6 +18,7 @@ class SimBus(MemoryBus):
     def __init__(self, topics: Mapping[str, int]) -> None:
         super().__init__(topics)
         self.waiting: dict[Task, None] = {}
+        self.poll_ms = POLL_MS
 
     def append(self, message: Outgoing) -> None:
         super().append(message)
@@ -71,14 +72,15 @@ class SimSource(MemorySource):
             hub.sleep(hub.randomness.randint(1, 5))
             return records
         self._link.bus.waiting[task] = None
-        hub.wait(hub.randomness.randint(max(1, timeout_ms), max(timeout_ms, POLL_MIN_MS)))
+        hub.wait(hub.randomness.randint(timeout_ms or 1, max(timeout_ms, self._link.bus.poll_ms)))
         self._link.bus.waiting.pop(task, None)
         return () if self._link.cut else super().poll(records_max=records_max, timeout_ms=timeout_ms)
 
     def in_turn(self) -> list[tuple[Partition, int]]:
         """Across partitions there is no order."""
-        turns = sorted(self.positions.items())
-        self._hub.randomness.shuffle(turns)
+        turns = list(self.positions.items())
+        if len(turns) > 1 and self._hub.randomness.random() < 0.5:
+            turns.reverse()
         return turns
 
     def commit(self, positions: Mapping[Partition, int]) -> bool:

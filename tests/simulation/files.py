@@ -46,10 +46,14 @@ class Disk:
     mishaps: Mishaps
     files: dict[tuple[str, str], Stored] = field(default_factory=dict)
     slow_until_ms: int = 0
+    building: Callable[[], None] = lambda: None
+    """Told before a job reads its inputs."""
     deleting: Callable[[str, str], None] = lambda _location, _path: None
     """Told before a service deletes a file."""
     rows_by_crc: dict[int, list[Row]] = field(default_factory=dict)
     """The rows of every whole file there ever was."""
+    puts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """When each path was written, and the CRC of what was written."""
     attempts: dict[str, str] = field(default_factory=dict)
     """The incarnation of the view that each attempt was made for, once it has written."""
     _moments: int = 0
@@ -57,8 +61,10 @@ class Disk:
     def put(self, location: str, path: str, content: bytes) -> None:
         self._moments += 1  # two writes in one millisecond have different times
         self.files[location, path] = Stored(content, self.hub.now_ms * 1_000_000 + self._moments)
+        crc = zlib.crc32(content)
+        self.puts.setdefault(path, []).append((self.hub.now_ms, crc))
         try:
-            self.rows_by_crc[zlib.crc32(content)] = decoded(content)
+            self.rows_by_crc[crc] = decoded(content)
         except ValueError:
             return
 

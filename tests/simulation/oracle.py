@@ -8,10 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from floodmark.bus.ports import Partition
-from floodmark.contracts.messages import SegmentsChanged
-from floodmark.contracts.parsing import parse
-from floodmark.contracts.topics import SEGMENTS
 from floodmark.core.buckets import Entry, State
 from floodmark.core.fingerprint import Fingerprint, fingerprint
 from floodmark.core.intervals import Interval
@@ -21,13 +17,13 @@ from floodmark.core.watermark import advanced
 from floodmark.ledger import codec, paths
 from floodmark.ledger.store import Check, Delete, Op
 from tests.simulation.files import Disk, Row, decoded
-from tests.simulation.hub import Violation
+from tests.simulation.hub import Hub, Task, Violation
 from tests.simulation.plan import TABLE
 from tests.simulation.spark import evaluated
 from tests.simulation.store import ObservedStore
-from tests.support.memory_bus import MemoryBus
 
-CONSISTENCY_GROUP = "floodmark.consistency"
+CLOCKS_APART_MS = 600
+"""A hold may be taken to have run out by whoever's clock is ahead."""
 
 
 @dataclass
@@ -48,19 +44,28 @@ class View:
 
 
 class Oracle:
-    def __init__(self, store: ObservedStore, disk: Disk, bus: MemoryBus) -> None:
+    def __init__(self, hub: Hub, store: ObservedStore, disk: Disk) -> None:
+        self.hub = hub
         self.store = store
         self.disk = disk
-        self.bus = bus
         self.views: dict[str, View] = {}
         self.reads: Counter[tuple[str, str]] = Counter()
         """Files that queries are about to read, under holds that stand."""
+        self.changes: dict[int, list[Interval]] = {}
+        """Where rows changed, by the registry version that changed them."""
+        self.events: dict[str, int] = {}
+        """The registry version of each event, by its id."""
+        self.published: set[str] = set()
+        """The events that are in the log, or were."""
+        self.holds: dict[Task, str] = {}
+        """The hold that each thread took last."""
+        self.expiries: dict[str, int] = {}
         self._table: TableHeader | None = None
         self._segments: dict[str, Segment] | None = None
         self._slices: dict[str, tuple[int, list[Segment]]] = {}
         store.wrote = self.wrote
         disk.deleting = self.deleting
-        bus.committed = self.committed
+        disk.building = self.building
 
     # -- what is true now ----------------------------------------------------------------------------------------------
 
@@ -121,7 +126,7 @@ class Oracle:
             if isinstance(op, Check) or len(parts) < 2:
                 continue
             if parts[0] == "tables":
-                self._table = self._segments = None
+                self._look_at_table(parts, op)
             elif parts[0] == "views" and len(parts) == 2:
                 headers.update(self._look_at_header(parts[1]))
             elif parts[0] == "views" and parts[2] == "shards" and len(parts) == 4:
@@ -135,6 +140,36 @@ class Oracle:
         for name, before in touched.items():
             if name in self.views:
                 self._judge_watermark(self.views[name], before)
+
+    def _look_at_table(self, parts: list[str], op: Op) -> None:
+        if len(parts) == 2:
+            before = self._segments or {}
+            self._table = self._segments = None
+            after = self.segments
+            changed = [s for s in (*before.values(), *after.values()) if before.get(s.name) != after.get(s.name)]
+            self.changes[self.table.version] = [s.interval for s in changed if s.interval is not None]
+        elif parts[2] == "outbox" and len(parts) == 4:
+            self._look_at_outbox(parts[3], op)
+        elif parts[2] == "holds" and not isinstance(op, Delete) and self.hub.current is not None:
+            self._look_at_hold(op.path)
+
+    def _look_at_outbox(self, name: str, op: Op) -> None:
+        if isinstance(op, Delete):
+            waiting = [event_id for event_id, version in self.events.items() if version == int(name)]
+            if lost := [event_id for event_id in waiting if event_id not in self.published]:
+                raise Violation("INV-7 an event was dropped", f"{lost} left the outbox and is not in the log")
+        else:
+            event = codec.decode_event(self.store.nodes[op.path].data, what=op.path)
+            self.events[event.event_id] = event.version
+
+    def _look_at_hold(self, path: str) -> None:
+        raw = codec.unpack(self.store.nodes[path].data, what=path)
+        if raw["x"] <= self.hub.now_ms:
+            raise Violation("INV-11 a hold that holds nothing", f"{path} had run out before it was written")
+        assert self.hub.current is not None
+        self.expiries[path] = raw["x"] - CLOCKS_APART_MS
+        if path not in self.holds.values():
+            self.holds[self.hub.current] = path
 
     def _look_at_header(self, name: str) -> dict[str, ViewHeader]:
         """Take the new header. Returns the one before, when it was of the same incarnation."""
@@ -174,6 +209,8 @@ class Oracle:
             if new.state is State.VALID and (old is None or old != new):
                 self._judge_valid(view, start_ms, new)
                 view.built_at[start_ms] = self.table.version
+            elif new.state is State.STALE and old is not None and old.state is State.VALID:
+                self._judge_stale(view, start_ms, new)
 
     def _judge_valid(self, view: View, start_ms: int, entry: Entry) -> None:
         """A bucket became VALID, at this instant."""
@@ -187,6 +224,16 @@ class Oracle:
             raise Violation("INV-13 an attempt of another view", f"bucket {start_ms} of {name}")
         if self.stored(header, entry) != self.expected(header, start_ms, segments):
             raise Violation("INV-9 wrong rows", f"bucket {start_ms} of {name} by {entry.attempt_id}")
+
+    def _judge_stale(self, view: View, start_ms: int, entry: Entry) -> None:
+        """Marked because of an event, a bucket must be one that the event's change touched."""
+        cause, window = entry.cause, view.header.definition.grid.window(start_ms)
+        if cause is None or cause.kind != "event" or cause.event_id not in self.events:
+            return
+        touched = self.changes[self.events[cause.event_id]]
+        if not any(interval.overlaps(window) for interval in touched):
+            name = view.header.definition.name
+            raise Violation("5.1 marked for nothing", f"bucket {start_ms} of {name} by event {cause.event_id}")
 
     def _judge_header(self, view: View, before: ViewHeader) -> None:
         after, name = view.header, view.header.definition.name
@@ -225,29 +272,12 @@ class Oracle:
         if location == self.table.definition.location and any(s.path == path for s in self.segments.values()):
             raise Violation("INV-11 a registered file was deleted", f"{location}/{path}")
 
-    def committed(self, group: str, partition: Partition, before: int, after: int) -> None:
-        """The group will not read these records again: what they say must show in the ledger (INV-8)."""
-        if group != CONSISTENCY_GROUP:
-            return
-        for record in self.bus.logs[partition][before:after]:
-            event = parse(SEGMENTS, record.value, what=record)
-            assert isinstance(event, SegmentsChanged)
-            for view in self.views.values():
-                if view.header.definition.table == event.table and view.header.status is not ViewStatus.DROPPING:
-                    self._judge_marked(view, event)
-
-    def _judge_marked(self, view: View, event: SegmentsChanged) -> None:
-        grid = view.header.definition.grid
-        ranges = [None if c.ranges is None else [(r.start_ms, r.end_ms) for r in c.ranges] for c in event.changes]
-        for start_ms, entry in view.entries.items():
-            window = grid.window(start_ms)
-            hit = any(r is None or any(a < window.end_ms and window.start_ms < b for a, b in r) for r in ranges)
-            old = entry.state is State.VALID and view.built_at.get(start_ms, 0) < event.registry_version
-            if hit and old and entry.fingerprint != self.source(window)[0]:
-                raise Violation(
-                    "INV-8 committed before its mark",
-                    f"bucket {start_ms} of {view.header.definition.name} is VALID, event {event.registry_version}",
-                )
+    def building(self) -> None:
+        """A job is about to read: under its hold, unless that ran out (INV-11)."""
+        task = self.hub.running
+        path = self.holds.get(task)
+        if path is None or (path not in self.store.nodes and self.hub.now_ms < self.expiries.get(path, 0)):
+            raise Violation("INV-11 a job reads without a hold", task.life.instance)
 
     def holding(self, files: Sequence[tuple[str, str]]) -> Callable[[], None]:
         """A query is about to read these. Call the answer when it has, or when its hold is gone."""

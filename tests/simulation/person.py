@@ -57,7 +57,8 @@ class Person:
         properties = {} if self.plan.scanned else {"scan": "false"}
         if self.plan.retention_ms is not None:
             properties["retention"] = f"{self.plan.retention_ms // 1000}s"
-        self.ledger.registry.create_table(TableDefinition(TABLE, BASE, "time", SLICE_MS, (), properties))
+        definition = TableDefinition(TABLE, BASE, "time", SLICE_MS, (), properties)
+        self._insist(lambda: self.ledger.registry.create_table(definition))
 
     def act(self, act: Act) -> None:
         """Each act has a thread of its own: a person does not wait for one thing to do the next."""
@@ -96,6 +97,9 @@ class Person:
         path = f"{act.subject}.parquet"
         if self.around.disk.take_away(BASE, path):
             self._announce("delete", path)
+
+    def announce_again(self, path: str) -> None:
+        self.life.spawn(lambda: self._announce("add", path), "announce")
 
     def _announce(self, action: str, path: str) -> None:
         if self.plan.scanned:

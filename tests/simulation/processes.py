@@ -52,9 +52,12 @@ def services() -> dict[str, tuple[Build, ServiceSettings]]:
         "zookeeper": ZooKeeperSettings(session_timeout_ms=SESSION_TIMEOUT_MS),
         "runtime": RuntimeSettings(replica="sim", grace_ms=2_000),
     }
-    ingester = IngesterSection(scan_every_ms=2_000, outbox_every_ms=3_000, settle_ms=2_500, threads_max=2)
-    consistency = ConsistencySection(age_max_ms=500, sweep_every_ms=4_000, sweep_grace_ms=2_500, threads_max=3)
+    ingester = IngesterSection(scan_every_ms=2_500, outbox_every_ms=3_000, settle_ms=2_500, threads_max=2)
+    consistency = ConsistencySection(
+        age_max_ms=500, index_refresh_ms=2_000, sweep_every_ms=4_000, sweep_grace_ms=2_500, threads_max=3
+    )
     scheduler = SchedulerSection(
+        cycle_every_ms=1_500,
         live_buckets=2,
         live_quota=3,
         repair_quota=3,
@@ -65,7 +68,7 @@ def services() -> dict[str, tuple[Build, ServiceSettings]]:
     worker = WorkerSection(
         batch_buckets_max=4, hold_ttl_ms=HOLD_TTL_MS, backoff_first_ms=500, backoff_cap_ms=4_000, verify_threads_max=2
     )
-    janitor = JanitorSection(every_ms=3_000, grace_ms=4_000, skew_ms=500, retire_batch_max=2)
+    janitor = JanitorSection(every_ms=4_000, grace_ms=4_000, skew_ms=500, retire_batch_max=2)
     return {
         "ingester": (floodmark_ingester.app.build, IngesterSettings(**shared, ingester=ingester)),
         "consistency": (floodmark_consistency.app.build, ConsistencySettings(**shared, consistency=consistency)),
@@ -297,6 +300,8 @@ def _played(around: Surroundings) -> list[tuple[object, str, object]]:
         (floodmark_ingester.app, "Outbox", lambda books, publisher: Outbox(books, publisher, Lock(hub))),  # type: ignore[arg-type]
         (floodmark_ingester.scanner, "AGAIN_FIRST_MS", 3_000),
         (floodmark_ingester.scanner, "AGAIN_CAP_MS", 6_000),
+        (floodmark_janitor.app, "STEP_MS", 1_000),
+        (floodmark_scheduler.app, "STANDBY_LOOK_MS", 1_000),
         (floodmark_worker.app, "open_session", lambda _options, *, name: _spark(around)),
         (floodmark_worker.app, "warm_up", lambda _spark: None),
         (floodmark_worker.app, "ViewBuilders", spark.SimViewBuilders),

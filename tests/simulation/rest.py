@@ -10,15 +10,16 @@ from tests.simulation.files import decoded
 from tests.simulation.oracle import Oracle, View
 from tests.simulation.plan import TABLE, Plan
 from tests.simulation.spark import POISON
+from tests.support.memory_bus import MemoryBus
 
 
-def complaints(oracle: Oracle, plan: Plan, now_ms: int) -> Iterator[str]:
+def complaints(oracle: Oracle, bus: MemoryBus, plan: Plan, now_ms: int) -> Iterator[str]:
     """Everything that is not as it should be at rest."""
     yield from _registry(oracle, plan, now_ms)
     for view in oracle.views.values():
         yield from _view(oracle, view)
     yield from _leftovers(oracle)
-    yield from _positions(oracle)
+    yield from _positions(bus)
 
 
 def _registry(oracle: Oracle, plan: Plan, now_ms: int) -> Iterator[str]:
@@ -107,9 +108,9 @@ def _leftovers(oracle: Oracle) -> Iterator[str]:
             yield f"5.6 orphans of {view.header.definition.name}: {sorted(orphans)}"
 
 
-def _positions(oracle: Oracle) -> Iterator[str]:
-    for name, group in oracle.bus.groups.items():
-        for partition, log in oracle.bus.logs.items():
+def _positions(bus: MemoryBus) -> Iterator[str]:
+    for name, group in bus.groups.items():
+        for partition, log in bus.logs.items():
             if partition.topic in group.topics and group.committed.get(partition, 0) < len(log):
                 at = group.committed.get(partition, 0)
                 yield f"INV-10 {name} stands at {at} of {len(log)} in {partition.topic}/{partition.number}"

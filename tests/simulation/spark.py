@@ -48,6 +48,7 @@ class SimViewBuilder:
     def build(self, segments: Sequence[Segment], attempts: Mapping[int, str], *, lane: str) -> Built:
         """Read every segment, then write the file of each bucket. Anything may happen in between."""
         hub, view = self._life.hub, self._header.definition
+        self._disk.building()
         if self._mishaps.of_job(self._life):
             hub.sleep(hub.latency_ms())
             raise RuntimeError("the executor was lost")

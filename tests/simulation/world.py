@@ -13,10 +13,11 @@ from floodmark.contracts.topics import ALL_TOPICS
 from floodmark.ledger import paths
 from floodmark.ledger.store import Delete
 from tests.simulation import rest
-from tests.simulation.bus import SimBus
+from tests.simulation.bus import POLL_AT_PEACE_MS, SimBus
 from tests.simulation.faults import Mishaps
 from tests.simulation.files import Disk, Stored
 from tests.simulation.hub import Hub, Life, Violation
+from tests.simulation.messages import Messages
 from tests.simulation.oracle import Oracle
 from tests.simulation.person import BASE, Person
 from tests.simulation.plan import HORIZON_MS, PROCESSES, Act, Plan, drawn
@@ -24,7 +25,7 @@ from tests.simulation.processes import Process, Surroundings, substituted
 from tests.simulation.store import ObservedStore
 
 LOOK_EVERY_MS = 2_000
-QUIET_MS = 12_000
+QUIET_MS = 10_000
 """Nothing changed for so long: every period of every service has passed at least once."""
 PINNED_MS = 60_000
 """Nothing changed for so long and it is not as it should be: it will never be."""
@@ -64,7 +65,8 @@ class World:
         self.disk = Disk(self.hub, self.mishaps)
         self.store = ObservedStore()
         self.bus = SimBus({topic.name: PARTITIONS for topic in ALL_TOPICS})
-        self.oracle = Oracle(self.store, self.disk, self.bus)
+        self.oracle = Oracle(self.hub, self.store, self.disk)
+        Messages(self.oracle, self.bus, plan)
         around = Surroundings(self.hub, self.store, self.bus, self.disk, self.mishaps)
         self.around = around
         self.person = Person(around, plan, self.oracle)
@@ -137,6 +139,7 @@ class World:
             self.bus.delete_topic(act.subject)
         elif act.kind == "rebalance":
             self.bus.group(f"floodmark.{act.subject}").members.reverse()
+            self.bus.group(f"floodmark.{act.subject}").generation += 1
             self.bus.wake()
         elif act.kind == "two leaders":
             self._depose(act.subject)
@@ -161,11 +164,14 @@ class World:
         stored = self._vanished.pop(path, None)
         if stored is not None and (BASE, path) not in self.disk.files:
             self.disk.put_back(BASE, path, stored)
+            if all(s.path != path for s in self.oracle.segments.values()):
+                self.person.announce_again(path)  # it was refused while it was away
 
     def _make_peace(self) -> None:
         """From here on nothing goes wrong any more; what is wrong already has to come right."""
         self.hub.note("plan", "peace")
         self.mishaps.rate = 0
+        self.bus.poll_ms = POLL_AT_PEACE_MS
         self.disk.slow_until_ms = 0
         for process in self.processes.values():
             process.jump_clock(0)
@@ -183,7 +189,7 @@ class World:
             self._last_seen, self._rests_since_ms = seen, hub.now_ms
         quiet_ms = hub.now_ms - self._rests_since_ms
         if quiet_ms >= QUIET_MS or hub.now_ms - self.plan.start_ms > GIVE_UP_MS:
-            found = list(rest.complaints(self.oracle, self.plan, hub.now_ms))
+            found = list(rest.complaints(self.oracle, self.bus, self.plan, hub.now_ms))
             if not found:
                 self._at_rest = True
             elif quiet_ms >= PINNED_MS or hub.now_ms - self.plan.start_ms > GIVE_UP_MS:

@@ -20,6 +20,8 @@ class Group:
     members: list["MemorySource"] = field(default_factory=list)
     owners: dict[Partition, "MemorySource"] = field(default_factory=dict)
     committed: dict[Partition, int] = field(default_factory=dict)
+    generation: int = 0
+    """Counts what may move partitions: members that come, go or change places, and partitions given up."""
 
 
 class MemoryBus:
@@ -30,11 +32,15 @@ class MemoryBus:
         self.groups: dict[str, Group] = {}
         self.committed: Callable[[str, Partition, int, int], None] = lambda _group, _partition, _before, _after: None
         """Told of every position that moves: group, partition, from, to."""
+        self.appended: Callable[[Record], None] = lambda _record: None
+        """Told of every record, when it is durable."""
 
     def append(self, message: Outgoing) -> None:
         partitions = self.partitions(message.topic)
         at = partitions[zlib.crc32(message.key or b"") % len(partitions)]
-        self.logs[at].append(Record(at, len(self.logs[at]), message.key, message.value, message.headers))
+        record = Record(at, len(self.logs[at]), message.key, message.value, message.headers)
+        self.logs[at].append(record)
+        self.appended(record)
 
     def partitions(self, topic: str) -> list[Partition]:
         return [p for p in self.logs if p.topic == topic]
@@ -65,6 +71,7 @@ class MemorySource:
         self.positions: dict[Partition, int] = {}
         self.paused: set[Partition] = set()
         self.expelled = False
+        self._seen_generation = -1
         self._listener: RebalanceListener | None = None
         self._answers: list[tuple[Callable[[CommitAnswer], None], CommitAnswer]] = []
 
@@ -72,6 +79,7 @@ class MemorySource:
         self._listener = listener
         self.group.topics = list(dict.fromkeys([*self.group.topics, *topics]))
         self.group.members.append(self)
+        self.group.generation += 1
 
     # -- membership ------------------------------------------------------------------------------------------------
 
@@ -92,6 +100,7 @@ class MemorySource:
         self.positions.clear()
 
     def _let_go(self) -> None:
+        self.group.generation += 1
         for partition in [p for p, owner in self.group.owners.items() if owner is self]:
             del self.group.owners[partition]
 
@@ -110,11 +119,16 @@ class MemorySource:
             if lost:
                 self._listener.lost(lost)
             self.group.members.append(self)
+            self.group.generation += 1
+        if self._seen_generation == self.group.generation:
+            return
         wanted, owners = self._wanted(), self.group.owners
         if going := [p for p in self.positions if p not in wanted]:
             self._listener.revoked(going)
             for partition in going:
                 del self.positions[partition], owners[partition]
+            self.group.generation += 1
+        self._seen_generation = self.group.generation
         if coming := [p for p in sorted(wanted) if p not in owners]:
             for partition in coming:
                 owners[partition] = self
@@ -132,7 +146,7 @@ class MemorySource:
         self.rebalance()
         records: list[Record] = []
         for partition, position in self.in_turn():
-            if partition not in self.paused:
+            if partition not in self.paused and position < len(self.bus.logs[partition]):
                 fresh = self.bus.logs[partition][position : position + records_max - len(records)]
                 self.positions[partition] += len(fresh)
                 records += fresh
