@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.hub import Life
 
-WRITE_MISHAPS = ("lost", "lost", "gone", "away")
+WRITE_MISHAPS = ("lost", "lost", "gone", "away", "dies before", "dies after")
 PUBLISH_MISHAPS = ("lost", "part", "away", "twice")
 
 
@@ -24,7 +24,8 @@ class Mishaps:
     _streams: dict[str, random.Random] = field(default_factory=dict)
 
     def of_write(self, life: Life) -> str:
-        return self._draw(life, "write", WRITE_MISHAPS)
+        """Whoever has nobody to start it again does not die."""
+        return self._draw(life, "write", WRITE_MISHAPS if life.die else WRITE_MISHAPS[:4])
 
     def breaks_read(self, life: Life) -> bool:
         return bool(self._draw(life, "read", ("broken",), rarer=4))

@@ -10,10 +10,11 @@ interleaving. Nothing here looks at a real clock, so a seed runs the same way ev
 import heapq
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 from greenlet import greenlet
 
+P = ParamSpec("P")
 Entry = tuple[int, int, "Task | None", int, Callable[[], None] | None]
 
 
@@ -41,6 +42,8 @@ class Life:
         self.skew_ms = skew_ms
         self.tasks: dict[Task, None] = {}
         self.calls = 0
+        self.die: Callable[[], None] | None = None
+        """Ends this life at once, as `kill -9` does."""
         self.randomness = random.Random(f"{hub.seed}/{self.instance}")
 
     # -- the clock port ------------------------------------------------------------------------------------------------
@@ -168,6 +171,18 @@ class Hub:
         """Something is wrong; the first to be noticed counts."""
         if self.failure is None:
             self.failure = error
+
+    def judging(self, judge: Callable[P, None]) -> Callable[P, None]:
+        """What is found wrong inside a service counts, even if the service catches it."""
+
+        def judged(*args: P.args, **named: P.kwargs) -> None:
+            try:
+                judge(*args, **named)
+            except Violation as found:
+                self.fail(found)
+                raise
+
+        return judged
 
     # -- for whoever runs ----------------------------------------------------------------------------------------------
 

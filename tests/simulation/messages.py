@@ -29,8 +29,8 @@ class Messages:
         self._refused: set[str] = set()
         """Where the records lay that are dead letters now."""
         self._since: dict[Record, int] = {}
-        bus.appended = self.appended
-        bus.committed = self.committed
+        bus.appended = oracle.hub.judging(self.appended)
+        bus.committed = oracle.hub.judging(self.committed)
 
     # -- sent ----------------------------------------------------------------------------------------------------------
 

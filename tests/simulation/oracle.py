@@ -63,9 +63,9 @@ class Oracle:
         self._table: TableHeader | None = None
         self._segments: dict[str, Segment] | None = None
         self._slices: dict[str, tuple[int, list[Segment]]] = {}
-        store.wrote = self.wrote
-        disk.deleting = self.deleting
-        disk.building = self.building
+        store.wrote = hub.judging(self.wrote)
+        disk.deleting = hub.judging(self.deleting)
+        disk.building = hub.judging(self.building)
 
     # -- what is true now ----------------------------------------------------------------------------------------------
 
@@ -206,11 +206,19 @@ class Oracle:
         for start_ms, old in before.items():
             new = view.at(start_ms)
             assert new is not None
+            self._tell(view, start_ms, old, new)
             if new.state is State.VALID and (old is None or old != new):
                 self._judge_valid(view, start_ms, new)
                 view.built_at[start_ms] = self.table.version
             elif new.state is State.STALE and old is not None and old.state is State.VALID:
                 self._judge_stale(view, start_ms, new)
+
+    def _tell(self, view: View, start_ms: int, old: Entry | None, new: Entry) -> None:
+        """For the story: who did what to which bucket."""
+        who = self.hub.current.life.instance if self.hub.current else "-"
+        was = "VACANT" if old is None else str(old.state)
+        why = f"by attempt {new.attempt_id[:8]}" if new.state is State.VALID else f"by {new.cause and new.cause.kind}"
+        self.hub.note(who, f"bucket {start_ms} of {view.header.definition.name}: {was} -> {new.state} {why}")
 
     def _judge_valid(self, view: View, start_ms: int, entry: Entry) -> None:
         """A bucket became VALID, at this instant."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from floodmark.bus.ports import Outgoing
 from floodmark.contracts.envelope import encode, originate
 from floodmark.contracts.messages import SegmentAnnounced
-from floodmark.contracts.topics import ANNOUNCEMENTS
+from floodmark.contracts.topics import ANNOUNCEMENTS, SEGMENTS
 from floodmark.core.buckets import Cause, Entry, State
 from floodmark.core.errors import BudgetExhausted, InvalidInput, OutcomeUnknown, Unavailable
 from floodmark.core.fingerprint import fingerprint
@@ -73,6 +73,7 @@ class Person:
             "drop": self._drop,
             "refresh": self._refresh,
             "query": self._query,
+            "stream": self._stream,
         }
         self.life.spawn(lambda: does[act.kind](act), act.kind)
 
@@ -112,6 +113,16 @@ class Person:
                 [Outgoing(ANNOUNCEMENTS.name, encoded_.key, encoded_.value, encoded_.headers)]
             )
         )
+
+    def _stream(self, act: Act) -> None:
+        """The newest event is sent again and again, as a producer does that hears no answers."""
+        until_ms, hub, bus = self.life.now_ms() + act.number, self.around.hub, self.around.bus
+        while self.life.now_ms() < until_ms:
+            for partition in bus.partitions(SEGMENTS.name):
+                if log := bus.logs[partition]:
+                    record = log[-1]
+                    bus.append(Outgoing(SEGMENTS.name, record.key, record.value or b"", tuple(record.headers)))  # type: ignore[arg-type]
+            hub.sleep(hub.randomness.randint(30, 80))
 
     # -- views ---------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ An act is a change of the base table, a word from a person, or something that go
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.simulation.files import Row
@@ -18,6 +17,7 @@ BASE_BUCKET = 256 * 100
 """A boundary between two shards; runs begin a little after it."""
 TABLE, FIRST, SECOND = "t", "v1", "v2"
 HORIZON_MS = 18_000
+STREAM_MS = 5_000
 PROCESSES = (("ingester", 1), ("consistency", 2), ("scheduler", 2), ("worker", 2), ("janitor", 1))
 REPLICAS = tuple(f"{service}-{n}" for service, count in PROCESSES for n in range(1, count + 1))
 LOSABLE_TOPICS = ("segments.v1", "tasks.v1", "results.v1")
@@ -109,6 +109,8 @@ def _words(chance: random.Random, start_ms: int) -> list[Act]:
     for _ in range(chance.choice((0, 0, 1, 2))):
         first = chance.randint(1, BUCKETS)
         acts.append(Act(chance.randint(1_000, HORIZON_MS), "refresh", FIRST, number=start_ms - first * BUCKET_MS))
+    if chance.random() < 0.05:
+        acts.append(Act(chance.randint(4_000, HORIZON_MS // 2), "stream", number=STREAM_MS))
     for _ in range(chance.randint(0, 3)):
         acts.append(Act(chance.randint(2_000, HORIZON_MS), "query", chance.choice((FIRST, FIRST, SECOND))))
     return acts
@@ -149,10 +151,7 @@ def _storms(chance: random.Random) -> list[Act]:
             subject = chance.choice(("consistency", "worker"))
         elif kind == "two leaders":
             subject = chance.choice(("scheduler", "sweep"))
+        elif kind == "slow disk":
+            subject = ""
         acts.append(Act(at_ms, kind, subject, number=duration_ms))
     return acts
-
-
-def without(plan: Plan, dropped: Sequence[Act]) -> Plan:
-    kept = tuple(act for act in plan.acts if act not in dropped)
-    return Plan(**{**vars(plan), "acts": kept})

@@ -140,8 +140,8 @@ class Process:
         self.lives: list[Life] = []
         self.runtime: SimRuntime | None = None
         self.stop: SimStop | None = None
+        self.built: Service | None = None
         self.skew_ms = 0
-        self.deaths: list[str] = []
 
     @property
     def life(self) -> Life | None:
@@ -152,6 +152,7 @@ class Process:
     def start(self) -> None:
         around = self.around
         life = Life(around.hub, self.name, len(self.lives), skew_ms=self.skew_ms)
+        life.die = self.crash
         self.lives.append(life)
         stop = self.stop = SimStop(life)
         session = SimSession(
@@ -169,7 +170,7 @@ class Process:
         runtime, stop = self.runtime, self.stop
         build, settings = services()[self.service]
         try:
-            service = build(settings, runtime)
+            service = self.built = build(settings, runtime)
             runner._loop(service, runtime, stop, grace_ms=settings.runtime.grace_ms)  # type: ignore[arg-type]
             with suppress(Unavailable, OutcomeUnknown):
                 runtime.resources.close()
@@ -190,6 +191,10 @@ class Process:
             self.around.hub.fail(wrong)
 
     # -- dying ---------------------------------------------------------------------------------------------------------
+
+    def ask_to_stop(self) -> None:
+        if self.stop:
+            self.stop.request("SIGTERM")
 
     def crash(self) -> None:
         """As `kill -9`: everything in memory is gone, and nobody is told."""

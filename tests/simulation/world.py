@@ -2,7 +2,7 @@
 
 import gc
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from structlog.typing import EventDict
 from floodmark.contracts.topics import ALL_TOPICS
 from floodmark.ledger import paths
 from floodmark.ledger.store import Delete
+from floodmark_consistency.app import Consistency
 from tests.simulation import rest
 from tests.simulation.bus import POLL_AT_PEACE_MS, SimBus
 from tests.simulation.faults import Mishaps
@@ -32,6 +33,8 @@ PINNED_MS = 60_000
 GIVE_UP_MS = 240_000
 STEPS_MAX = 150_000
 PARTITIONS = 2
+MARKED_WITHIN_MS = 3_000
+"""The maximum age of a mark, and some time for the loop to come round."""
 PEACE_MS = HORIZON_MS + 500
 
 
@@ -118,28 +121,14 @@ class World:
 
     def _do(self, act: Act) -> None:
         self.hub.note("plan", str(act))
-        process = self.processes.get(act.subject)
-        if act.kind == "crash" and process:
-            process.crash()
-        elif act.kind == "stop" and process and process.stop:
-            process.stop.request("SIGTERM")
-        elif act.kind == "pause" and process:
-            process.pause(act.number)
-        elif act.kind == "cut store" and process:
-            process.cut_store(act.number)
-        elif act.kind == "cut bus" and process:
-            process.cut_bus(act.number)
-        elif act.kind == "lag" and process:
-            process.lag(act.number)
-        elif act.kind == "jump clock" and process:
-            process.jump_clock(act.number)
+        if process := self.processes.get(act.subject):
+            self._afflict(process, act)
         elif act.kind == "slow disk":
             self.disk.slow_until_ms = self.hub.now_ms + act.number
         elif act.kind == "lose topic":
             self.bus.delete_topic(act.subject)
         elif act.kind == "rebalance":
-            self.bus.group(f"floodmark.{act.subject}").members.reverse()
-            self.bus.group(f"floodmark.{act.subject}").generation += 1
+            self.bus.group(f"floodmark.{act.subject}").change_places()
             self.bus.wake()
         elif act.kind == "two leaders":
             self._depose(act.subject)
@@ -147,6 +136,30 @@ class World:
             self._vanish(act)
         else:
             self.person.act(act)
+            if act.kind == "stream":
+                self.hub.at(self.hub.now_ms + act.number - 500, self._judge_debounce)
+
+    def _afflict(self, process: Process, act: Act) -> None:
+        does: dict[str, Callable[[], None]] = {
+            "crash": process.crash,
+            "stop": process.ask_to_stop,
+            "pause": lambda: process.pause(act.number),
+            "cut store": lambda: process.cut_store(act.number),
+            "cut bus": lambda: process.cut_bus(act.number),
+            "lag": lambda: process.lag(act.number),
+            "jump clock": lambda: process.jump_clock(act.number),
+        }
+        does[act.kind]()
+
+    def _judge_debounce(self) -> None:
+        """An endless stream of events does not postpone a mark (5.1), as far as its service is well."""
+        for process in self.processes.values():
+            service, life = process.built, process.life
+            if not isinstance(service, Consistency) or life is None or life.paused_until_ms:
+                continue
+            for hearing in service.marker._hearings.values():
+                if self.hub.now_ms - hearing.pending._first_ms > MARKED_WITHIN_MS:
+                    raise Violation("5.1 a mark is put off", f"{process.name} hears without marking")
 
     def _depose(self, role: str) -> None:
         """The leader's node goes while it leads: until its next look there may be two."""

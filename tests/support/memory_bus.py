@@ -23,6 +23,11 @@ class Group:
     generation: int = 0
     """Counts what may move partitions: members that come, go or change places, and partitions given up."""
 
+    def change_places(self) -> None:
+        """Every member gets what another had."""
+        self.members.reverse()
+        self.generation += 1
+
 
 class MemoryBus:
     def __init__(self, topics: Mapping[str, int]) -> None:
