@@ -8,7 +8,7 @@ from tests.simulation.faults import Mishaps
 from tests.simulation.hub import Life, Task
 from tests.support.memory_bus import MemoryBus, MemoryPublisher, MemorySource
 
-POLL_MS, POLL_AT_PEACE_MS = 400, 1_000
+POLL_MS, POLL_AT_PEACE_MS = 600, 1_500
 """A poll that brings nothing may take this long though it was asked for less: it saves empty turns."""
 
 
@@ -38,6 +38,7 @@ class Link:
         self.bus = bus
         self.mishaps = mishaps
         self.cut = False
+        self.told_to_stop: Callable[[], None] = lambda: None
         self.sources: list[SimSource] = []
 
     def source(self, group: str) -> "SimSource":
@@ -69,6 +70,8 @@ class SimSource(MemorySource):
         if not self._link.cut:
             records = super().poll(records_max=records_max, timeout_ms=timeout_ms)
         if records:
+            if self._link.mishaps.of_poll(self._link.life):
+                self._link.told_to_stop()
             hub.sleep(hub.randomness.randint(1, 5))
             return records
         self._link.bus.waiting[task] = None

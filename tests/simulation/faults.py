@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from tests.simulation.hub import Life
 
-WRITE_MISHAPS = ("lost", "lost", "gone", "away", "dies before", "dies after")
+WRITE_MISHAPS = ("lost", "lost", "gone", "away", "dies before", "dies after", "stalls", "stalls")
+STALL_MS = (1_000, 3_900)
+"""How long a process may stand still without anyone taking it for dead."""
 PUBLISH_MISHAPS = ("lost", "part", "away", "twice")
 
 
@@ -26,6 +28,9 @@ class Mishaps:
     def of_write(self, life: Life) -> str:
         """Whoever has nobody to start it again does not die."""
         return self._draw(life, "write", WRITE_MISHAPS if life.die else WRITE_MISHAPS[:4])
+
+    def of_poll(self, life: Life) -> bool:
+        return bool(life.die and self._draw(life, "poll", ("is told to stop",)))
 
     def breaks_read(self, life: Life) -> bool:
         return bool(self._draw(life, "read", ("broken",), rarer=4))

@@ -302,13 +302,15 @@ class Thread:
 class Threads:
     """Stands where a module says `threading`."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, starting: Callable[[], None]) -> None:
         self._hub = hub
+        self._starting = starting
 
     def Event(self) -> Event:  # noqa: N802 - the name it replaces
         return Event(self._hub)
 
     def Thread(self, **given: Any) -> Thread:  # noqa: N802 - the name it replaces
+        self._starting()
         return Thread(**given, hub=self._hub)
 
 

@@ -60,6 +60,7 @@ class Oracle:
         self.holds: dict[Task, str] = {}
         """The hold that each thread took last."""
         self.expiries: dict[str, int] = {}
+        """When each hold runs out."""
         self._table: TableHeader | None = None
         self._segments: dict[str, Segment] | None = None
         self._slices: dict[str, tuple[int, list[Segment]]] = {}
@@ -164,10 +165,8 @@ class Oracle:
 
     def _look_at_hold(self, path: str) -> None:
         raw = codec.unpack(self.store.nodes[path].data, what=path)
-        if raw["x"] <= self.hub.now_ms:
-            raise Violation("INV-11 a hold that holds nothing", f"{path} had run out before it was written")
         assert self.hub.current is not None
-        self.expiries[path] = raw["x"] - CLOCKS_APART_MS
+        self.expiries[path] = raw["x"]
         if path not in self.holds.values():
             self.holds[self.hub.current] = path
 
@@ -280,11 +279,17 @@ class Oracle:
         if location == self.table.definition.location and any(s.path == path for s in self.segments.values()):
             raise Violation("INV-11 a registered file was deleted", f"{location}/{path}")
 
+    def relying(self) -> None:
+        """A reader has its hold and goes on: it must not have run out already (INV-11)."""
+        task = self.hub.running
+        if self.expiries[self.holds[task]] <= task.life.now_ms():
+            raise Violation("INV-11 a hold that holds nothing", f"{task.life.instance} relies on one that ran out")
+
     def building(self) -> None:
         """A job is about to read: under its hold, unless that ran out (INV-11)."""
         task = self.hub.running
-        path = self.holds.get(task)
-        if path is None or (path not in self.store.nodes and self.hub.now_ms < self.expiries.get(path, 0)):
+        path = self.holds[task]
+        if path not in self.store.nodes and self.hub.now_ms < self.expiries[path] - CLOCKS_APART_MS:
             raise Violation("INV-11 a job reads without a hold", task.life.instance)
 
     def holding(self, files: Sequence[tuple[str, str]]) -> Callable[[], None]:

@@ -108,7 +108,11 @@ def _words(chance: random.Random, start_ms: int) -> list[Act]:
         acts.append(Act(at_ms + chance.randint(0, 3_000), "create", FIRST, word=chance.choice((COUNT, SUM))))
     for _ in range(chance.choice((0, 0, 1, 2))):
         first = chance.randint(1, BUCKETS)
-        acts.append(Act(chance.randint(1_000, HORIZON_MS), "refresh", FIRST, number=start_ms - first * BUCKET_MS))
+        at_ms, bucket_ms = chance.randint(1_000, HORIZON_MS), start_ms - first * BUCKET_MS
+        acts.append(Act(at_ms, "refresh", FIRST, number=bucket_ms))
+        if chance.random() < 0.5:  # while it is looked at again, something really changes there
+            late = ((bucket_ms + chance.randint(0, BUCKET_MS - 1), "k0", chance.randint(1, 99)),)
+            acts.append(Act(min(HORIZON_MS, at_ms + chance.randint(0, 1_500)), "write", chance.choice(NAMES), late))
     if chance.random() < 0.05:
         acts.append(Act(chance.randint(4_000, HORIZON_MS // 2), "stream", number=STREAM_MS))
     for _ in range(chance.randint(0, 3)):
@@ -154,4 +158,6 @@ def _storms(chance: random.Random) -> list[Act]:
         elif kind == "slow disk":
             subject = ""
         acts.append(Act(at_ms, kind, subject, number=duration_ms))
+        if subject == "tasks.v1" and chance.random() < 0.5:  # and with it those who had read from it
+            acts += [Act(at_ms + chance.randint(0, 300), "crash", f"worker-{n}") for n in (1, 2)]
     return acts

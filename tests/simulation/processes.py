@@ -40,7 +40,7 @@ from tests.simulation.store import ObservedStore, SimSession, SimStore
 
 SESSION_TIMEOUT_MS = 4_000
 RESTART_MS = (200, 3_000)
-HOLD_TTL_MS = 3_000
+HOLD_TTL_MS = 1_500
 
 Build = Callable[[Any, Any], Service]
 
@@ -68,7 +68,7 @@ def services() -> dict[str, tuple[Build, ServiceSettings]]:
     worker = WorkerSection(
         batch_buckets_max=4, hold_ttl_ms=HOLD_TTL_MS, backoff_first_ms=500, backoff_cap_ms=4_000, verify_threads_max=2
     )
-    janitor = JanitorSection(every_ms=4_000, grace_ms=4_000, skew_ms=500, retire_batch_max=2)
+    janitor = JanitorSection(every_ms=2_000, grace_ms=1_500, skew_ms=500, retire_batch_max=2)
     return {
         "ingester": (floodmark_ingester.app.build, IngesterSettings(**shared, ingester=ingester)),
         "consistency": (floodmark_consistency.app.build, ConsistencySettings(**shared, consistency=consistency)),
@@ -128,6 +128,8 @@ class Surroundings:
     bus: SimBus
     disk: Disk
     mishaps: Mishaps
+    relying: Callable[[], None]
+    """Told when a reader begins to rely on the hold it took."""
 
 
 class Process:
@@ -160,6 +162,7 @@ class Process:
         )
         session.announce(self.service)
         link = Link(life, around.bus, around.mishaps)
+        link.told_to_stop = self.ask_to_stop
         session.port = SimStore(session, around.mishaps)
         self.runtime = SimRuntime(self.service, life, session, link, ExitStack())
         around.hub.note(life.instance, "started")
@@ -220,8 +223,9 @@ class Process:
         """As SIGSTOP and SIGCONT. Longer than a session, and others take it for dead while it is not."""
         if self.life:
             self.life.paused_until_ms = self.around.hub.now_ms + duration_ms
-            self.cut_store(duration_ms)
-            self._miss_on_bus(duration_ms)
+            if duration_ms > SESSION_TIMEOUT_MS:
+                self.cut_store(duration_ms)
+                self._miss_on_bus(duration_ms)
 
     def cut_store(self, duration_ms: int) -> None:
         if self.life is None or self.runtime is None:
@@ -251,17 +255,21 @@ class Process:
             hub.at(hub.now_ms + SESSION_TIMEOUT_MS, link.expel)
 
     def lag(self, duration_ms: int) -> None:
-        """Its ZooKeeper server falls behind, until a sync, a write or the time is over."""
-        if self.life is None or self.runtime is None or not self.runtime.session.connected:
+        """Its ZooKeeper server is slow: it falls behind again and again, each time until a sync or a write."""
+        if self.life is None or self.runtime is None:
             return
         session, hub = self.runtime.session, self.around.hub
-        behind = session.lagging = dict(self.around.store.nodes)
+        until_ms = hub.now_ms + duration_ms
 
-        def catch_up() -> None:
-            if session.lagging is behind:
+        def fall_behind() -> None:
+            if hub.now_ms >= until_ms:
                 session.lagging = None
+                return
+            if session.lagging is None and session.connected:
+                session.lagging = dict(self.around.store.nodes)
+            hub.at(hub.now_ms + hub.randomness.randint(50, 400), fall_behind)
 
-        hub.at(hub.now_ms + duration_ms, catch_up)
+        fall_behind()
 
     def jump_clock(self, by_ms: int) -> None:
         self.skew_ms = by_ms
@@ -297,7 +305,7 @@ def _played(around: Surroundings) -> list[tuple[object, str, object]]:
         *files.substitutions(around.disk),
         (ledger, "ZooKeeperStore", lambda session: session.port),
         (floodmark_scheduler.app, "ZooKeeperStore", lambda session: session.port),
-        (holds, "threading", Threads(hub)),
+        (holds, "threading", Threads(hub, around.relying)),
         (wiring, "kafka_connection", lambda runtime, _kafka: runtime.link),
         (wiring, "publisher", lambda _runtime, _kafka, connection: connection.publisher()),
         (wiring, "thread_pool", lambda runtime, *, threads_max: Pool(runtime.life, threads_max)),

@@ -17,7 +17,7 @@ from typing import TypeVar
 from floodmark.core.errors import OutcomeUnknown, SessionLost, Unavailable
 from floodmark.ledger import paths
 from floodmark.ledger.store import Check, Committed, Conflicted, Create, Node, Op
-from tests.simulation.faults import Mishaps
+from tests.simulation.faults import STALL_MS, Mishaps
 from tests.simulation.hub import Killed, Life
 from tests.support.memory_store import MemoryStore, OneByOne
 
@@ -189,6 +189,8 @@ class SimStore(OneByOne):
         if outcome == "away":
             self._blink()
             raise Unavailable("the connection broke before the request was sent")
+        if outcome == "stalls":
+            session.life.paused_until_ms = self._hub.now_ms + self._hub.randomness.randint(*STALL_MS)
         first_ms, then_ms = self._hub.latency_ms(), self._hub.latency_ms()
         self._hub.sleep(first_ms)
         if outcome == "dies before":

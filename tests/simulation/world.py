@@ -70,7 +70,8 @@ class World:
         self.bus = SimBus({topic.name: PARTITIONS for topic in ALL_TOPICS})
         self.oracle = Oracle(self.hub, self.store, self.disk)
         Messages(self.oracle, self.bus, plan)
-        around = Surroundings(self.hub, self.store, self.bus, self.disk, self.mishaps)
+        relying = self.hub.judging(self.oracle.relying)
+        around = Surroundings(self.hub, self.store, self.bus, self.disk, self.mishaps, relying)
         self.around = around
         self.person = Person(around, plan, self.oracle)
         self.processes = {
