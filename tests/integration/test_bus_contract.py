@@ -1,14 +1,15 @@
-"""What every bus promises its pumps, held by the bus in memory and by Kafka."""
+"""What every bus promises its pumps, held by the bus in memory, by the simulator's and by Kafka."""
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from floodmark.bus.kafka import KafkaConnection, KafkaPublisher, KafkaSource
 from floodmark.bus.ports import CommitAnswer, Outgoing, Partition, Publisher, Record, Source
+from tests.simulation.stepped import SteppedBus
 from tests.support.eventually import eventually
 from tests.support.kafka_tools import new_topic
 from tests.support.memory_bus import MemoryBus, MemoryPublisher
@@ -87,9 +88,19 @@ def _in_memory() -> Bench:
     return Bench("topic", MemoryPublisher(bus), bus.source, lambda source: source.expel())  # type: ignore[attr-defined]
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.stack)])
+def _simulated() -> Bench:
+    bus = SteppedBus({"topic": PARTITIONS})
+    return Bench("topic", cast(Publisher, bus.publisher()), cast(Any, bus.source), lambda source: cast(Any, source).expel())
+
+
+@pytest.fixture(params=["memory", "simulated", pytest.param("kafka", marks=pytest.mark.stack)])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made = _in_memory() if request.param == "memory" else _on_kafka(request)
+    make: dict[str, Callable[[], Bench]] = {
+        "memory": _in_memory,
+        "simulated": _simulated,
+        "kafka": lambda: _on_kafka(request),
+    }
+    made = make[request.param]()
     yield made
     for source in made.sources:
         source.close()
