@@ -64,20 +64,22 @@ class SimSource(MemorySource):
         self._hub = link.life.hub
 
     def poll(self, *, records_max: int, timeout_ms: int) -> Sequence[Record]:
-        hub = self._hub
+        hub, bus = self._hub, self._link.bus
         task = hub.running
-        records: Sequence[Record] = ()
-        if not self._link.cut:
-            records = super().poll(records_max=records_max, timeout_ms=timeout_ms)
+        records = self._look(records_max)
+        if not records:
+            bus.waiting[task] = None
+            hub.wait(hub.randomness.randint(timeout_ms or 1, max(timeout_ms, bus.poll_ms)))
+            bus.waiting.pop(task, None)
+            records = self._look(records_max)
         if records:
             if self._link.mishaps.of_poll(self._link.life):
                 self._link.told_to_stop()
             hub.sleep(hub.randomness.randint(1, 5))
-            return records
-        self._link.bus.waiting[task] = None
-        hub.wait(hub.randomness.randint(timeout_ms or 1, max(timeout_ms, self._link.bus.poll_ms)))
-        self._link.bus.waiting.pop(task, None)
-        return () if self._link.cut else super().poll(records_max=records_max, timeout_ms=timeout_ms)
+        return records
+
+    def _look(self, records_max: int) -> Sequence[Record]:
+        return () if self._link.cut else super().poll(records_max=records_max, timeout_ms=0)
 
     def in_turn(self) -> list[tuple[Partition, int]]:
         """Across partitions there is no order."""

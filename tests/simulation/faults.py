@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tests.simulation.hub import Life
 
 WRITE_MISHAPS = ("lost", "lost", "gone", "away", "dies before", "dies after", "stalls", "stalls")
-STALL_MS = (1_000, 3_900)
+STALL_MS = (1_500, 3_900)
 """How long a process may stand still without anyone taking it for dead."""
 PUBLISH_MISHAPS = ("lost", "part", "away", "twice")
 
@@ -30,7 +30,7 @@ class Mishaps:
         return self._draw(life, "write", WRITE_MISHAPS if life.die else WRITE_MISHAPS[:4])
 
     def of_poll(self, life: Life) -> bool:
-        return bool(life.die and self._draw(life, "poll", ("is told to stop",)))
+        return bool(life.die and self._draw(life, "poll", ("is told to stop",), rarer=0.25))
 
     def breaks_read(self, life: Life) -> bool:
         return bool(self._draw(life, "read", ("broken",), rarer=4))
@@ -44,7 +44,7 @@ class Mishaps:
     def of_job(self, life: Life) -> bool:
         return bool(self._draw(life, "job", ("executor lost",)))
 
-    def _draw(self, life: Life, kind: str, outcomes: tuple[str, ...], *, rarer: int = 1) -> str:
+    def _draw(self, life: Life, kind: str, outcomes: tuple[str, ...], *, rarer: float = 1) -> str:
         """Each process has its own stream, so that leaving one mishap out does not move those of the others."""
         life.calls += 1
         if not self.rate:

@@ -68,7 +68,7 @@ def services() -> dict[str, tuple[Build, ServiceSettings]]:
     worker = WorkerSection(
         batch_buckets_max=4, hold_ttl_ms=HOLD_TTL_MS, backoff_first_ms=500, backoff_cap_ms=4_000, verify_threads_max=2
     )
-    janitor = JanitorSection(every_ms=2_000, grace_ms=1_500, skew_ms=500, retire_batch_max=2)
+    janitor = JanitorSection(every_ms=2_000, grace_ms=1_000, skew_ms=500, retire_batch_max=2)
     return {
         "ingester": (floodmark_ingester.app.build, IngesterSettings(**shared, ingester=ingester)),
         "consistency": (floodmark_consistency.app.build, ConsistencySettings(**shared, consistency=consistency)),
