@@ -71,9 +71,7 @@ def _on_kafka(request: pytest.FixtureRequest) -> Bench:
     connection = KafkaConnection(kafka.bootstrap, "test")
 
     def new_source(group: str) -> KafkaSource:
-        return KafkaSource(
-            connection, group=group, session_timeout_ms=SESSION_MS, poll_interval_max_ms=SESSION_MS
-        )
+        return KafkaSource(connection, group=group, session_timeout_ms=SESSION_MS, poll_interval_max_ms=SESSION_MS)
 
     def expel(source: Source) -> None:
         """Silent for longer than it may be: the group goes on without it."""
@@ -90,7 +88,9 @@ def _in_memory() -> Bench:
 
 def _simulated() -> Bench:
     bus = SteppedBus({"topic": PARTITIONS})
-    return Bench("topic", cast(Publisher, bus.publisher()), cast(Any, bus.source), lambda source: cast(Any, source).expel())
+    return Bench(
+        "topic", cast(Publisher, bus.publisher()), cast(Any, bus.source), lambda source: cast(Any, source).expel()
+    )
 
 
 @pytest.fixture(params=["memory", "simulated", pytest.param("kafka", marks=pytest.mark.stack)])

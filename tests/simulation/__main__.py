@@ -1,9 +1,9 @@
 """Runs seeds and says what was found: `python -m tests.simulation --seeds 1000`.
 
-    --bug NAME      with a known bug put back; stops at the first seed that catches it
-    --teeth         every known bug in turn; prints the table of docs/reliability.md
-    --seed N        one seed only, and its story
-    --shrink        make what was found as short as it gets
+--bug NAME      with a known bug put back; stops at the first seed that catches it
+--teeth         every known bug in turn; prints the table of docs/reliability.md
+--seed N        one seed only, and its story
+--shrink        make what was found as short as it gets
 """
 
 import argparse
@@ -67,7 +67,9 @@ def _run(seeds: "range | list[int]", bug: str | None, *, stop_at_first: bool) ->
                 told_s = time.monotonic()
                 _say(f"{done:,} of {len(seeds):,} seeds, {steps:,} steps, {len(found)} violations")
     took_s = time.monotonic() - begun_s
-    _say(f"{done:,} seeds, {steps:,} steps, {len(found)} violations, {took_s:.0f} s ({took_s / done * 1000:.0f} ms each)")
+    _say(
+        f"{done:,} seeds, {steps:,} steps, {len(found)} violations, {took_s:.0f} s ({took_s / done * 1000:.0f} ms each)"
+    )
     return found
 
 

@@ -1,4 +1,4 @@
-"""Kafka as one simulated process sees it: polls that wait, members that are expelled, messages that may be lost twice."""
+"""Kafka as one simulated process sees it: polls that wait, members that are expelled, messages sent twice."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -239,7 +239,7 @@ class Hub:
             life.kill()
 
 
-# -- what production code takes from `threading` and `concurrent.futures` ------------------------------------------------
+# -- what production code takes from `threading` and `concurrent.futures` ----------------------------------------------
 
 
 class Lock:

@@ -1,4 +1,4 @@
-"""Judges what is sent and what is let go: events and results when they are durable, positions when they move (INV-8)."""
+"""Judges what is sent and what is let go: messages when they are durable, positions when they move (INV-8)."""
 
 from floodmark.bus.ports import Partition, Record
 from floodmark.contracts.messages import (

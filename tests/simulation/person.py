@@ -225,5 +225,3 @@ class Person:
                 return None
             rows += decoded(content)
         return evaluated(definition.select, rows, start_ms, start_ms + definition.bucket_ms)
-
-

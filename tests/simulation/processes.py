@@ -11,14 +11,14 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 import floodmark_consistency.app
 import floodmark_ingester.app
 import floodmark_ingester.scanner
 import floodmark_janitor.app
 import floodmark_scheduler.app
 import floodmark_worker.app
-from prometheus_client import CollectorRegistry
-
 from floodmark.core.errors import BudgetExhausted, OutcomeUnknown, Unavailable
 from floodmark.ledger import holds, ledger
 from floodmark.service import runner, wiring
@@ -26,8 +26,8 @@ from floodmark.service.runner import Service
 from floodmark.service.settings import RuntimeSettings, ServiceSettings, ZooKeeperSettings
 from floodmark.service.stop import ExitCode, StopReason
 from floodmark_consistency.config import ConsistencySection, ConsistencySettings
-from floodmark_ingester.outbox import Outbox
 from floodmark_ingester.config import IngesterSection, IngesterSettings
+from floodmark_ingester.outbox import Outbox
 from floodmark_janitor.config import JanitorSection, JanitorSettings
 from floodmark_scheduler.config import SchedulerSection, SchedulerSettings
 from floodmark_worker.config import WorkerSection, WorkerSettings
@@ -157,9 +157,7 @@ class Process:
         life.die = self.crash
         self.lives.append(life)
         stop = self.stop = SimStop(life)
-        session = SimSession(
-            life, around.store, lambda: stop.request("zookeeper session lost", ExitCode.SESSION_LOST)
-        )
+        session = SimSession(life, around.store, lambda: stop.request("zookeeper session lost", ExitCode.SESSION_LOST))
         session.announce(self.service)
         link = Link(life, around.bus, around.mishaps)
         link.told_to_stop = self.ask_to_stop

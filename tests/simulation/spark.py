@@ -35,12 +35,10 @@ def evaluated(select: str, rows: Sequence[Row], start_ms: int, end_ms: int) -> l
 
 
 class SimViewBuilder:
-    def __init__(
-        self, life: Life, disk: Disk, mishaps: Mishaps, header: ViewHeader, table: TableDefinition, inputs: InputCheck
-    ) -> None:
-        self._life = life
-        self._disk = disk
-        self._mishaps = mishaps
+    def __init__(self, spark: "SimSpark", header: ViewHeader, table: TableDefinition, inputs: InputCheck) -> None:
+        self._life = spark.life
+        self._disk = spark.disk
+        self._mishaps = spark.mishaps
         self._header = header
         self._base = Lake(table.location)
         self.inputs = inputs
@@ -103,7 +101,9 @@ class SimSpark:
     version = "played"
 
     def __init__(self, life: Life, disk: Disk, mishaps: Mishaps) -> None:
-        self._given = (life, disk, mishaps)
+        self.life = life
+        self.disk = disk
+        self.mishaps = mishaps
         self.sparkContext = self
         self.master = "played"
 
@@ -111,4 +111,4 @@ class SimSpark:
         """Jobs here end by themselves."""
 
     def builder(self, header: ViewHeader, table: TableDefinition, inputs: InputCheck) -> SimViewBuilder:
-        return SimViewBuilder(*self._given, header, table, inputs)
+        return SimViewBuilder(self, header, table, inputs)

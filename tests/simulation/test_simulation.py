@@ -39,7 +39,7 @@ QUICKLY_CAUGHT = (
     "hold-released-when-listing-ends",
     "marks-stop-at-the-watermark",
 )
-"""Caught by many seeds. The others, which take hundreds, are in docs/reliability.md, with the command that finds them."""
+"""Caught by many seeds. The others, which take hundreds, are in docs/reliability.md, and how to find them."""
 QUICKLY = 100
 
 
@@ -55,7 +55,14 @@ def test_no_seed_breaks_a_rule(part: int) -> None:
 def test_a_run_does_something() -> None:
     """Were nothing built, marked or asked, nothing could be found wrong."""
     told = "".join(run_seed(seed).trace for seed in range(20))
-    for word in ("STALE -> VALID", "VACANT -> VALID", "VALID -> STALE", "bucket_reverted", "sweep_repaired", "file_deleted"):
+    for word in (
+        "STALE -> VALID",
+        "VACANT -> VALID",
+        "VALID -> STALE",
+        "bucket_reverted",
+        "sweep_repaired",
+        "file_deleted",
+    ):
         assert word in told, f"in twenty runs nobody wrote {word!r}"
 
 

@@ -1,7 +1,6 @@
 """A batch from beginning to end on a ledger in memory: every ending, and bugs put back to see them caught."""
 
 from collections.abc import Callable
-
 from typing import Any
 
 import pytest

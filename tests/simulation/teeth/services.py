@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import floodmark_scheduler.cycle
-
 from floodmark.bus.delivery import Assignment, Receipts
 from floodmark.bus.pump import Pump
 from floodmark.core import dispatch, garbage, tasks
@@ -206,7 +205,9 @@ def equal_or_keep() -> list[Substitution]:
 def poison_bucket_first_for_ever() -> list[Substitution]:
     """A bucket that fails is tried again at once, and never given up."""
 
-    def fail(record: Record | None, *, task_id: str, error: str, now_ms: int, policy: Policy, frozen: bool = False) -> Any:
+    def fail(
+        record: Record | None, *, task_id: str, error: str, now_ms: int, policy: Policy, frozen: bool = False
+    ) -> Any:
         if record is None or record.task_id != task_id:
             return None
         return replace(record, progress=Progress.FAILED, worker="", error=error, changed_at_ms=now_ms, not_before_ms=0)
@@ -313,7 +314,7 @@ def entries_read_before_holds() -> list[Substitution]:
 @bug
 def files_deleted_without_grace() -> list[Substitution]:
     """The janitor deletes what no entry names, at once and whoever may be about to commit or read it."""
-    import floodmark_janitor.collecting as collecting
+    from floodmark_janitor import collecting
 
     real = garbage.judge
 
