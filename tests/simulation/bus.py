@@ -8,7 +8,7 @@ from tests.simulation.faults import Mishaps
 from tests.simulation.hub import Life, Task
 from tests.support.memory_bus import MemoryBus, MemoryPublisher, MemorySource
 
-POLL_MS, POLL_AT_PEACE_MS = 600, 1_500
+POLL_MS, POLL_AT_PEACE_MS = 600, 2_500
 """A poll that brings nothing may take this long though it was asked for less: it saves empty turns."""
 
 
@@ -118,9 +118,13 @@ class SimPublisher(MemoryPublisher):
         outcome = link.mishaps.of_publish(link.life)
         if outcome == "away":
             raise Unavailable("nothing was sent")
+        if outcome == "dies before":
+            link.life.perish()
         sent = messages[: hub.randomness.randint(0, len(messages))] if outcome == "part" else messages
         super().publish(sent)
         hub.note(link.life.instance, f"published {len(sent)} to {messages[0].topic}" if sent else "published nothing")
+        if outcome == "dies after":
+            link.life.perish()
         if outcome == "twice":
             super().publish(sent)
         hub.sleep(hub.latency_ms())

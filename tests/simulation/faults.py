@@ -12,7 +12,7 @@ from tests.simulation.hub import Life
 WRITE_MISHAPS = ("lost", "lost", "gone", "away", "dies before", "dies after", "stalls", "stalls")
 STALL_MS = (1_500, 3_900)
 """How long a process may stand still without anyone taking it for dead."""
-PUBLISH_MISHAPS = ("lost", "part", "away", "twice")
+PUBLISH_MISHAPS = ("lost", "part", "away", "twice", "dies before", "dies after")
 
 
 @dataclass
@@ -26,8 +26,7 @@ class Mishaps:
     _streams: dict[str, random.Random] = field(default_factory=dict)
 
     def of_write(self, life: Life) -> str:
-        """Whoever has nobody to start it again does not die."""
-        return self._draw(life, "write", WRITE_MISHAPS if life.die else WRITE_MISHAPS[:4])
+        return self._draw(life, "write", _survivable(life, WRITE_MISHAPS))
 
     def of_poll(self, life: Life) -> bool:
         return bool(life.die and self._draw(life, "poll", ("is told to stop",), rarer=0.25))
@@ -36,7 +35,7 @@ class Mishaps:
         return bool(self._draw(life, "read", ("broken",), rarer=4))
 
     def of_publish(self, life: Life) -> str:
-        return self._draw(life, "publish", PUBLISH_MISHAPS)
+        return self._draw(life, "publish", _survivable(life, PUBLISH_MISHAPS))
 
     def of_file(self, life: Life) -> bool:
         return bool(self._draw(life, "file", ("unavailable",), rarer=2))
@@ -60,3 +59,8 @@ class Mishaps:
             return ""
         self.happened.append(name)
         return outcome
+
+
+def _survivable(life: Life, outcomes: tuple[str, ...]) -> tuple[str, ...]:
+    """Whoever has nobody to start it again neither dies nor stalls."""
+    return outcomes if life.die else tuple(o for o in outcomes if not o.startswith(("dies", "stalls")))

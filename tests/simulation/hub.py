@@ -62,6 +62,12 @@ class Life:
     def spawn(self, work: Callable[[], None], name: str = "") -> "Task":
         return self.hub.spawn(self, work, name)
 
+    def perish(self) -> None:
+        """Die in the middle of what this very thread does."""
+        assert self.die is not None, f"{self.name} has nobody to start it again"
+        self.die()
+        raise Killed
+
     def kill(self) -> None:
         """Everything it was doing ends here. Whatever its `finally` blocks still try meets a dead process."""
         self.alive = False

@@ -52,9 +52,9 @@ def services() -> dict[str, tuple[Build, ServiceSettings]]:
         "zookeeper": ZooKeeperSettings(session_timeout_ms=SESSION_TIMEOUT_MS),
         "runtime": RuntimeSettings(replica="sim", grace_ms=2_000),
     }
-    ingester = IngesterSection(scan_every_ms=2_500, outbox_every_ms=3_000, settle_ms=2_500, threads_max=2)
+    ingester = IngesterSection(scan_every_ms=2_500, outbox_every_ms=4_000, settle_ms=2_500, threads_max=2)
     consistency = ConsistencySection(
-        age_max_ms=500, index_refresh_ms=2_000, sweep_every_ms=4_000, sweep_grace_ms=2_500, threads_max=3
+        age_max_ms=500, index_refresh_ms=2_500, sweep_every_ms=4_000, sweep_grace_ms=2_500, threads_max=3
     )
     scheduler = SchedulerSection(
         cycle_every_ms=1_500,
@@ -68,7 +68,7 @@ def services() -> dict[str, tuple[Build, ServiceSettings]]:
     worker = WorkerSection(
         batch_buckets_max=4, hold_ttl_ms=HOLD_TTL_MS, backoff_first_ms=500, backoff_cap_ms=4_000, verify_threads_max=2
     )
-    janitor = JanitorSection(every_ms=2_000, grace_ms=1_000, skew_ms=500, retire_batch_max=2)
+    janitor = JanitorSection(every_ms=2_500, grace_ms=1_000, skew_ms=500, retire_batch_max=2)
     return {
         "ingester": (floodmark_ingester.app.build, IngesterSettings(**shared, ingester=ingester)),
         "consistency": (floodmark_consistency.app.build, ConsistencySettings(**shared, consistency=consistency)),

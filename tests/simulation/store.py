@@ -18,7 +18,7 @@ from floodmark.core.errors import OutcomeUnknown, SessionLost, Unavailable
 from floodmark.ledger import paths
 from floodmark.ledger.store import Check, Committed, Conflicted, Create, Node, Op
 from tests.simulation.faults import STALL_MS, Mishaps
-from tests.simulation.hub import Killed, Life
+from tests.simulation.hub import Life
 from tests.support.memory_store import MemoryStore, OneByOne
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class SimStore(OneByOne):
         first_ms, then_ms = self._hub.latency_ms(), self._hub.latency_ms()
         self._hub.sleep(first_ms)
         if outcome == "dies before":
-            self._die()
+            session.life.perish()
         if session.breaks != before or outcome == "gone":
             if outcome == "gone":
                 self._blink()
@@ -203,7 +203,7 @@ class SimStore(OneByOne):
         session.lagging = None  # a server that answers a write has seen it
         self._tell(ops, answer, outcome)
         if outcome == "dies after":
-            self._die()
+            session.life.perish()
         self._hub.sleep(then_ms)
         if session.breaks != before or outcome == "lost":
             if outcome == "lost":
@@ -216,11 +216,6 @@ class SimStore(OneByOne):
         word = "wrote" if isinstance(answer, Committed) else f"lost the race for {_short(answer.op.path)}:"
         end = ", and never heard the answer" if outcome == "lost" else ""
         self._hub.note(self._session.life.instance, f"{word} {paths_}{end}")
-
-    def _die(self) -> None:
-        assert self._session.life.die is not None
-        self._session.life.die()
-        raise Killed
 
     def _blink(self) -> None:
         """An answer is lost together with the connection, which is back a moment later."""

@@ -25,9 +25,9 @@ from tests.simulation.plan import HORIZON_MS, PROCESSES, Act, Plan, drawn
 from tests.simulation.processes import Process, Surroundings, substituted
 from tests.simulation.store import ObservedStore
 
-LOOK_EVERY_MS = 2_000
-QUIET_MS = 10_000
-"""Nothing changed for so long: every period of every service has passed at least once."""
+LOOK_EVERY_MS = 1_000
+QUIET_MS = 6_000
+"""Nothing changed for so long: every period of every service has passed at least once, sweep and janitor included."""
 PINNED_MS = 60_000
 """Nothing changed for so long and it is not as it should be: it will never be."""
 GIVE_UP_MS = 240_000
