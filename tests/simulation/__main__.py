@@ -25,7 +25,7 @@ TELL_EVERY_S = 5
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.teeth:
-        return _teeth(options.seeds)
+        return _teeth([options.bug] if options.bug else list(BUGS), options.seeds)
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
     found = _run(seeds, options.bug, stop_at_first=options.bug is not None or options.stop)
     for result in found[:5]:
@@ -73,11 +73,11 @@ def _run(seeds: "range | list[int]", bug: str | None, *, stop_at_first: bool) ->
     return found
 
 
-def _teeth(seeds: int) -> int:
+def _teeth(bugs: list[str], seeds: int) -> int:
     """Every bug must be caught. One line of the table for each."""
     missed = 0
     sys.stdout.write("| Bug | First seed | Steps | Rule | Shrunk to |\n| --- | --- | --- | --- | --- |\n")
-    for name in BUGS:
+    for name in bugs:
         found = _run(range(seeds), name, stop_at_first=True)
         if not found:
             missed += 1

@@ -11,11 +11,12 @@ from floodmark.core.registry import Change
 from floodmark.core.transitions import AlreadyTrue, Build, Changed, Decision, Mode, Source
 from floodmark.ledger import commits, paths, viewnodes, views
 from floodmark.ledger.commits import Commits
-from floodmark.ledger.engine import Engine, Outcome, Write
+from floodmark.ledger.engine import Done, Engine, Outcome, Write
 from floodmark.ledger.holds import Hold, Holds, _encode
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.store import ANY_VERSION, Check, Create, Op, Set
 from floodmark.ledger.viewnodes import Look
+from floodmark.ledger.views import Marked, Views
 from tests.simulation.teeth import Substitution, bug
 
 
@@ -72,10 +73,20 @@ def revert_without_the_atomic_check() -> list[Substitution]:
 def marks_by_memory() -> list[Substitution]:
     """A mark skips buckets it remembers as not VALID, with nothing in the write to say that they still are not."""
 
-    def look(*seen: Any, trusting: bool) -> Look:
-        return Look(*seen, trusting=True)
+    def mark_shard(self: Views, view: str, incarnation: str, number: int, causes: Mapping[int, Cause]) -> Marked:
+        def attempt() -> Any:
+            look = Look(self._store, self._memory, view, trusting=True)
+            header = look.active(incarnation)
+            changed = {} if header is None else views._marked(look.shard(number), causes, header)
+            if not changed:
+                return Done(Marked())
+            shard = look.shard(number).put(changed)
+            return Write([look.check_fence(), look.set_shard(number, shard)], Marked(tuple(changed)))
 
-    return [(views, "Look", look)]
+        forget = self._memory.forget
+        return self._engine.run("mark", self._budgets.critical, attempt, forget=lambda: forget(view)).result
+
+    return [(Views, "_mark_shard", mark_shard)]
 
 
 @bug
@@ -240,7 +251,6 @@ def lease_time_sampled_outside_the_retry() -> list[Substitution]:
 
     def take(self: Holds, table: str, reader: str, *, ttl_ms: int) -> Hold:
         from floodmark.core.ports import new_id
-        from floodmark.ledger.engine import Done
 
         hold_id = new_id(self._engine.randomness)
         now_ms = self._engine.clock.now_ms()
