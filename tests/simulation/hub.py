@@ -45,6 +45,8 @@ class Life:
         self.die: Callable[[], None] | None = None
         """Ends this life at once, as `kill -9` does."""
         self.randomness = random.Random(f"{hub.seed}/{self.instance}")
+        self.timing = random.Random(f"{hub.seed}/timing/{self.instance}")
+        """How long its calls take. Each has its own, so that leaving something out of a plan changes little elsewhere."""
 
     # -- the clock port ------------------------------------------------------------------------------------------------
 
@@ -118,7 +120,7 @@ class Hub:
     def __init__(self, seed: str, start_ms: int) -> None:
         self.seed = seed
         self.now_ms = start_ms
-        self.randomness = random.Random(f"{seed}/schedule")
+        self._timing = random.Random(f"{seed}/timing")
         self.current: Task | None = None
         self.steps = 0
         self.story: list[tuple[int, str, str]] = []
@@ -128,8 +130,8 @@ class Hub:
         self._heap: list[Entry] = []
         self._sequence = 0
         # Most calls are quick; one in a while takes long enough for anything to come in between.
-        self._quick_max_ms = self.randomness.choice((2, 8, 30))
-        self._slow_share = self.randomness.choice((0.0, 0.02, 0.1))
+        self._quick_max_ms = self._timing.choice((2, 8, 30))
+        self._slow_share = self._timing.choice((0.0, 0.02, 0.1))
 
     # -- for whoever schedules -----------------------------------------------------------------------------------------
 
@@ -192,10 +194,15 @@ class Hub:
 
     # -- for whoever runs ----------------------------------------------------------------------------------------------
 
+    @property
+    def randomness(self) -> random.Random:
+        return self._timing if self.current is None else self.current.life.timing
+
     def latency_ms(self) -> int:
-        if self._slow_share and self.randomness.random() < self._slow_share:
-            return self.randomness.randint(50, 1_500)
-        return self.randomness.randint(1, self._quick_max_ms)
+        chance = self.randomness
+        if self._slow_share and chance.random() < self._slow_share:
+            return chance.randint(50, 1_500)
+        return chance.randint(1, self._quick_max_ms)
 
     def sleep(self, duration_ms: int) -> None:
         """Let others run for so long."""
