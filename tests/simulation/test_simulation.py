@@ -17,7 +17,7 @@ from tests.simulation.world import Result, World, run_seed
 ROOT = Path(__file__).parents[2]
 SEEDS_AT_ONCE, PARTS = 50, 8
 """Sized to take about a minute; `make sim` runs as many as one likes."""
-DIGESTS = "from tests.simulation.world import run_seed\nfor seed in range(12): print(run_seed(seed).digest)"
+DIGESTS = "from tests.simulation.world import run_seed\nfor seed in range(40): print(run_seed(seed).digest)"
 QUICKLY_CAUGHT = (
     "source-check-outside-the-write",
     "source-check-before-the-retry-loop",
@@ -75,8 +75,8 @@ def test_two_runs_of_one_seed_give_the_same_trace_byte_by_byte() -> None:
         return made.stdout.decode()
 
     first = digests("1")
-    assert len(set(first.split())) == 12
-    assert digests("2") == first
+    assert len(set(first.split())) == 40
+    assert digests("3") == first
 
 
 def caught(bug: str) -> Result:
