@@ -46,7 +46,7 @@ class Life:
         """Ends this life at once, as `kill -9` does."""
         self.randomness = random.Random(f"{hub.seed}/{self.instance}")
         self.timing = random.Random(f"{hub.seed}/timing/{self.instance}")
-        """How long its calls take. Each has its own, so that leaving something out of a plan changes little elsewhere."""
+        """How long its calls take. Each has its own: what is left out of a plan then changes little elsewhere."""
 
     # -- the clock port ------------------------------------------------------------------------------------------------
 

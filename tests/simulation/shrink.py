@@ -1,7 +1,7 @@
 """Makes a failing run shorter: leaves out acts and mishaps for as long as the same rule is still broken.
 
-What is left out also moves everything after it in time, and the one interleaving that mattered is gone. So a shorter plan is
-tried with a few other timings as well; the timing that broke the rule is kept with it.
+What is left out also moves everything after it in time, and the one interleaving that mattered may be gone. So a
+shorter plan is tried with a few other timings as well; the timing that broke the rule is kept with it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
