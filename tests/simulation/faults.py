@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tests.simulation.hub import Life
 
 WRITE_MISHAPS = ("lost", "lost", "gone", "away", "dies before", "dies after", "stalls", "stalls")
-STALL_MS = (1_500, 3_900)
+STALL_MS = (1_500, 5_900)
 """How long a process may stand still without anyone taking it for dead."""
 PUBLISH_MISHAPS = ("lost", "part", "away", "twice", "dies before", "dies after")
 

@@ -74,6 +74,7 @@ class Disk:
     def put_back(self, location: str, path: str, stored: Stored) -> None:
         """As it was, times and all."""
         self.files[location, path] = stored
+        self.puts[path].append((self.hub.now_ms, zlib.crc32(stored.content)))
 
     def touch(self) -> None:
         """What every call on the disk takes."""

@@ -106,11 +106,11 @@ def _words(chance: random.Random, start_ms: int) -> list[Act]:
         at_ms = chance.randint(1_000, HORIZON_MS - 4_000)
         acts.append(Act(at_ms, "drop", FIRST))
         acts.append(Act(at_ms + chance.randint(0, 3_000), "create", FIRST, word=chance.choice((COUNT, SUM))))
-    for _ in range(chance.choice((0, 0, 1, 2))):
+    for _ in range(chance.choice((0, 1, 1, 2))):
         first = chance.randint(1, BUCKETS)
         at_ms, bucket_ms = chance.randint(1_000, HORIZON_MS), start_ms - first * BUCKET_MS
         acts.append(Act(at_ms, "refresh", FIRST, number=bucket_ms))
-        if chance.random() < 0.5:  # while it is looked at again, something really changes there
+        if chance.random() < 0.7:  # while it is looked at again, something really changes there
             late = ((bucket_ms + chance.randint(0, BUCKET_MS - 1), "k0", chance.randint(1, 99)),)
             acts.append(Act(min(HORIZON_MS, at_ms + chance.randint(0, 1_500)), "write", chance.choice(NAMES), late))
     if chance.random() < 0.05:
@@ -141,7 +141,7 @@ def _storms(chance: random.Random, *, scanned: bool) -> list[Act]:
     for _ in range(chance.randint(1, 6)):
         at_ms, kind = chance.randint(200, HORIZON_MS), chance.choice(STORMS)
         subject = chance.choice(REPLICAS)
-        duration_ms = chance.choice((300, 1_500, 3_000, 5_000, 9_000))
+        duration_ms = chance.choice((300, 1_500, 4_000, 7_000, 9_000))
         if kind == "lose topic":
             # Without a scan, nobody announces anew what was lost with the announcements.
             subject = chance.choice((*LOSABLE_TOPICS, "announcements.v1") if scanned else LOSABLE_TOPICS)

@@ -38,7 +38,7 @@ from tests.simulation.files import Disk
 from tests.simulation.hub import Hub, Life, Lock, Pool, Threads, Violation
 from tests.simulation.store import ObservedStore, SimSession, SimStore
 
-SESSION_TIMEOUT_MS = 4_000
+SESSION_TIMEOUT_MS = 6_000
 RESTART_MS = (200, 3_000)
 HOLD_TTL_MS = 1_500
 

@@ -13,7 +13,7 @@ from tests.simulation.teeth import switched_on
 from tests.simulation.world import Result, World
 
 T = TypeVar("T")
-RUNS_MAX = 60
+RUNS_MAX = 50
 TIMINGS = 4
 
 
