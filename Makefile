@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DIR ?= .floodmark
 SUITE ?=
+SEEDS ?= 1000
+BUG ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status test check schemas scenarios bench lock clean
+.PHONY: help setup demo up down status test check schemas scenarios sim bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +45,9 @@ schemas: $(STAMP) ## write schemas/ from the message models
 
 scenarios: $(STAMP) ## each row of docs/scenarios.md, who tests it and with what result
 	@$(BIN)/python -m tests.support.scenarios $(ARGS)
+
+sim: $(STAMP) ## simulate SEEDS=1000 runs of the whole system (BUG=name puts a known bug back; ARGS="--seed 7 --shrink")
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(BUG),--bug $(BUG)) $(ARGS)
 
 bench: setup ## measure (SUITE=name for one suite); writes build/bench and docs/benchmarks.md
 	@$(BIN)/python -m tests.bench $(SUITE) $(ARGS)

@@ -26,6 +26,8 @@ from floodmark_consistency.sweep import Sweeper
 log = structlog.get_logger()
 
 DRAIN_TURN_MS = 50
+DRAIN_LOOK_MS = 5
+"""A record that waits to be offered again is not offered while the service stops: the pump does not wait for it."""
 
 
 def build(settings: ConsistencySettings, runtime: Runtime) -> Service:
@@ -83,6 +85,7 @@ class Consistency:
         while self.pump.in_flight and self.clock.monotonic_ms() < deadline_ms:
             self.marker.step()
             self.pump.drain(deadline_ms=min(deadline_ms, self.clock.monotonic_ms() + DRAIN_TURN_MS))
+            self.clock.sleep_ms(DRAIN_LOOK_MS)
         return self.pump.drain(deadline_ms=0)
 
 

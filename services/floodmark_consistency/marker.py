@@ -165,7 +165,7 @@ class Marker:
         return now_ms + self._index_refresh_ms
 
     def _tell(self, chapter: _Chapter, views: frozenset[str]) -> None:
-        for name in views - chapter.views:
+        for name in sorted(views - chapter.views):
             self._views.setdefault(name, _View()).waiting.append(chapter)
             chapter.views.add(name)
             chapter.open += 1

@@ -86,8 +86,9 @@ class Retirer:
             self.ledger.retention.forget(condemnation)
         if held:
             return len(there) - len(spared)
-        for file in there.keys() - set(spared):
-            self._delete(lake, condemnation, file)
+        for file in there:
+            if file not in spared:
+                self._delete(lake, condemnation, file)
         return 0
 
     def _look(self, lake: Lake, condemnation: Condemnation, file: CondemnedFile) -> LakeFile | InvalidInput | None:

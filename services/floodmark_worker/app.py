@@ -25,6 +25,8 @@ from floodmark_worker.views import ViewBuilders
 log = structlog.get_logger()
 
 DRAIN_TURN_MS = 50
+DRAIN_LOOK_MS = 5
+"""Jobs may run whose records are no longer ours: then the pump has nothing to wait for, and we look now and then."""
 CANCEL_WITHIN_MS = 2_000
 """How long cancelled jobs may take to let go of their holds."""
 
@@ -114,3 +116,4 @@ class Worker:
     def _wait(self, deadline_ms: int) -> None:
         while self.intake.running and self.clock.monotonic_ms() < deadline_ms:
             self.pump.drain(deadline_ms=min(deadline_ms, self.clock.monotonic_ms() + DRAIN_TURN_MS))
+            self.clock.sleep_ms(DRAIN_LOOK_MS)

@@ -15,6 +15,7 @@ come after the commit, the offset last (INV-8).
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
@@ -39,6 +40,7 @@ from floodmark_worker.reporting import Reporter
 from floodmark_worker.views import ViewBuilders
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 AHEAD_TRIES_MAX = 5
 """A task that is ahead of the ledger this often, with a fresh reading each time, was not made from this ledger."""
@@ -127,22 +129,19 @@ class _Run:
     def _header(self) -> ViewHeader | None:
         """The view as it is now. A lagging server could show the one before it."""
         self.ledger.store.sync()
-        try:
-            return self.ledger.views.header(self.view)
-        except InvalidInput as error:
-            if error.rule != "unknown-view":
-                raise
-            return None
+        return _unless_dropped(lambda: self.ledger.views.header(self.view))
 
     def _worth(self, header: ViewHeader) -> dict[int, Verdict]:
         """Each task against its bucket and the live source, which from now on is the attempt's source."""
-        entries = self.ledger.views.buckets(self.view, self.open).entries
+        state = _unless_dropped(lambda: self.ledger.views.buckets(self.view, self.open))
+        if state is None:  # while the hold was taken
+            return {start: tasks.of_view(attempt.facts, None) for start, attempt in self.open.items()}
         windows = [header.definition.grid.window(start) for start in self.open]
         sources = self.ledger.registry.read_windows(header.definition.table, windows)
         verdicts = {}
         for (start, attempt), found in zip(self.open.items(), sources, strict=True):
             attempt.segments, attempt.source = found.segments, found.source
-            verdicts[start] = tasks.of_bucket(attempt.facts, entries.get(start), found.source)
+            verdicts[start] = tasks.of_bucket(attempt.facts, state.entries.get(start), found.source)
         return verdicts
 
     def _sort_out(
@@ -275,6 +274,16 @@ class _Run:
             self.ledger.dispatch.fail_all(header, failed, policy=self.tools.policy)
         if done := {start: self.open[start].task_id for start in endings if start not in failed}:
             self.ledger.dispatch.finish_all(header, done)
+
+
+def _unless_dropped(look: Callable[[], T]) -> T | None:
+    """What a look at a view shows; None when there is no such view any more."""
+    try:
+        return look()
+    except InvalidInput as error:
+        if error.rule != "unknown-view":
+            raise
+        return None
 
 
 def _first_line(error: Exception) -> str:

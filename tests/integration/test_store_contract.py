@@ -5,7 +5,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kazoo.exceptions import BadVersionError, NoNodeError, RolledBackError, RuntimeInconsistency
@@ -31,12 +31,28 @@ from floodmark.ledger.store import (
 )
 from floodmark.ledger.zookeeper import ZooKeeperStore
 from floodmark.local.zookeeper import ZooKeeperServer
+from tests.simulation.hub import Hub
+from tests.simulation.stepped import Stepped, stepped_store
+from tests.simulation.store import ObservedStore
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import zookeeper_store
 from tests.support.memory_store import MemoryStore, Watched
 from tests.support.proxy import Fault, TcpProxy, ZooKeeperProxy
 
 A, B, C = "/floodmark/a", "/floodmark/b", "/floodmark/c"
+
+
+@pytest.fixture(params=["memory", "simulated", pytest.param("zookeeper", marks=pytest.mark.stack)])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Beside those of every other test, the simulator's session over the store in memory."""
+    if request.param == "memory":
+        yield MemoryStore()
+    elif request.param == "simulated":
+        yield cast(Store, stepped_store())
+    else:
+        server = request.getfixturevalue("zookeeper")
+        with zookeeper_store(f"{server.hosts}/{uuid.uuid4().hex}") as made:
+            yield made
 
 
 def having(store: Store, *nodes: str) -> None:
@@ -235,12 +251,21 @@ class TwoSessions:
     theirs: Store
 
 
-@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.stack)])
+def _simulated_sessions() -> TwoSessions:
+    hub, store = Hub("contract", 0), ObservedStore()
+    mine, theirs = (stepped_store(name, hub=hub, store=store) for name in ("mine", "theirs"))
+    return TwoSessions(cast(Store, mine), mine.port._session.expire, cast(Store, theirs))
+
+
+@pytest.fixture(params=["memory", "simulated", pytest.param("zookeeper", marks=pytest.mark.stack)])
 def sessions(request: pytest.FixtureRequest) -> Iterator[TwoSessions]:
     """The same nodes seen from two sessions."""
     if request.param == "memory":
         memory = MemoryStore()
         yield TwoSessions(memory, memory.expire_session, memory)
+        return
+    if request.param == "simulated":
+        yield _simulated_sessions()
         return
     hosts = f"{request.getfixturevalue('zookeeper').hosts}/{uuid.uuid4().hex}"
     mine, theirs = (Session(hosts=hosts, timeout_ms=10_000, on_lost=lambda: None) for _ in range(2))
@@ -302,8 +327,8 @@ def test_a_closed_session_is_unavailable_for_everything(zookeeper: ZooKeeperServ
 @pytest.fixture
 def watchable(store: Store) -> WatchableStore:
     """Every store of the suite tells of changes."""
-    assert isinstance(store, MemoryStore | ZooKeeperStore)
-    return store
+    assert isinstance(store, MemoryStore | ZooKeeperStore | Stepped)
+    return cast(WatchableStore, store)
 
 
 def test_a_watch_on_a_node_fires_once_with_its_path_and_carries_no_data(watchable: WatchableStore) -> None:

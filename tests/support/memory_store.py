@@ -39,7 +39,8 @@ class MemoryStore(OneByOne):
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {"/": Node(b"", 0)}
-        self.ephemeral: set[str] = set()
+        self.ephemeral: dict[str, str] = {}
+        """The session that made each ephemeral node."""
         self._data_watches: dict[str, list[Callable[[str], None]]] = {}
         self._child_watches: dict[str, list[Callable[[str], None]]] = {}
         for path in (paths.ROOT, paths.TABLES, paths.VIEWS, paths.SERVICES, paths.LEADERS):
@@ -60,14 +61,14 @@ class MemoryStore(OneByOne):
         below = (p[len(prefix) :] for p in self.nodes if p.startswith(prefix) and p != "/")
         return [name for name in below if "/" not in name]
 
-    def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
-        before, ephemeral_before = dict(self.nodes), set(self.ephemeral)
+    def commit(self, ops: Sequence[Op], *, session: str = "") -> Committed | Conflicted:
+        before, ephemeral_before = dict(self.nodes), dict(self.ephemeral)
         versions: list[int | None] = []
         for op in ops:
             if not self._holds(op):
                 self.nodes, self.ephemeral = before, ephemeral_before
                 return Conflicted(op)
-            versions.append(self._apply(op))
+            versions.append(self._apply(op, session))
         self._fire(ops)
         return Committed(tuple(versions))
 
@@ -84,12 +85,11 @@ class MemoryStore(OneByOne):
             self._child_watches.setdefault(path, []).append(on_change)
         return self.children(path)
 
-    def expire_session(self) -> None:
-        """The session of whoever made the ephemeral nodes is over."""
-        ended = sorted(self.ephemeral)
+    def expire_session(self, session: str = "") -> None:
+        """This session is over, and the ephemeral nodes it made go with it."""
+        ended = sorted(path for path, owner in self.ephemeral.items() if owner == session)
         for path in ended:
-            self.nodes.pop(path, None)
-        self.ephemeral.clear()
+            del self.nodes[path], self.ephemeral[path]
         self._fire([Delete(path) for path in ended])
 
     def _fire(self, ops: Sequence[Op]) -> None:
@@ -117,18 +117,18 @@ class MemoryStore(OneByOne):
             return False
         return node is not None and op.version in (-1, node.version)
 
-    def _apply(self, op: Op) -> int | None:
+    def _apply(self, op: Op, session: str) -> int | None:
         if isinstance(op, Create):
             self.nodes[op.path] = Node(op.data, 0)
             if op.ephemeral:
-                self.ephemeral.add(op.path)
+                self.ephemeral[op.path] = session
             return 0
         if isinstance(op, Set):
             self.nodes[op.path] = Node(op.data, self.nodes[op.path].version + 1)
             return self.nodes[op.path].version
         if isinstance(op, Delete):
             del self.nodes[op.path]
-            self.ephemeral.discard(op.path)
+            self.ephemeral.pop(op.path, None)
         else:
             assert isinstance(op, Check)
         return None

@@ -1,6 +1,7 @@
 """A batch from beginning to end on a ledger in memory: every ending, and bugs put back to see them caught."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,25 @@ def test_tasks_of_a_dropped_view_are_covered(bench: Bench) -> None:
     bench.kit.put(segment("a", 0, 1))
     task = bench.task(0, Mode.APPEND)
     bench.kit.ledger.views.drop("rides_hourly")
+    assert bench.run(bench.deliver(task)) == {0: "finished"}
+    assert bench.outcomes() == {0: "covered"}
+
+
+def test_tasks_of_a_view_that_is_dropped_while_the_hold_is_taken_are_covered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a dead letter: nobody needs them any more (INV-10, INV-13)."""
+    bench.kit.put(segment("a", 0, 1))
+    task = bench.task(0, Mode.APPEND)
+    holds = bench.kit.ledger.holds
+    take = holds.take
+
+    def take_and_lose_the_view(*args: Any, **named: Any) -> Any:
+        hold = take(*args, **named)
+        bench.kit.ledger.views.drop("rides_hourly")
+        return hold
+
+    monkeypatch.setattr(holds, "take", take_and_lose_the_view)
     assert bench.run(bench.deliver(task)) == {0: "finished"}
     assert bench.outcomes() == {0: "covered"}
 

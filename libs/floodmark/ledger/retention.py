@@ -52,7 +52,7 @@ class Retention:
 
     def _removal(self, table: str, snapshot: Snapshot, due: list[Segment]) -> Write[Registered]:
         trace_id = new_id(self._engine.randomness).replace("-", "")
-        names = {s.name for s in due}
+        names = dict.fromkeys(s.name for s in due)
         write = self._registry.removal(table, snapshot, names, trace_id=trace_id)
         event = write.result.event
         assert event is not None, "removing a registered segment is a change"
