@@ -94,6 +94,7 @@ class MemoryLake:
 
     def __init__(self, location: str) -> None:
         self.location = location
+        self.directory = None  # not one that could be watched
 
     def files(self, glob: str) -> Iterator[LakeFile]:
         self.disk.touch()
