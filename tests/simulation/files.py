@@ -148,9 +148,9 @@ class MemoryParquet:
             return len(self.rows)
 
 
-def time_range(_path: str, parquet: MemoryParquet.ParquetFile, _time_column: str) -> tuple[int, int]:
+def time_range(_path: str, parquet: MemoryParquet.ParquetFile, _time_column: str) -> tuple[int, int, int]:
     times = [row[0] for row in parquet.rows]
-    return min(times), max(times)
+    return min(times), max(times), 0
 
 
 LAKE_METHODS = ("__init__", "files", "is_there", "file", "open", "delete", "prune")
