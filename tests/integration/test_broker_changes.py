@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import floodmark
@@ -137,9 +138,15 @@ def test_a_query_is_right_while_its_view_is_rebuilt_redefined_and_dropped(broker
 
 @pytest.mark.scenario("Q9")
 @pytest.mark.parametrize(
-    "harm", [Path.unlink, lambda p: p.write_bytes(b"PAR1 what is this PAR1"), lambda p: p.write_bytes(b"")],
-    ids=["deleted", "damaged", "emptied"],
-)  # fmt: skip
+    "harm",
+    [
+        Path.unlink,
+        lambda p: p.write_bytes(b"PAR1 what is this PAR1"),
+        lambda p: p.write_bytes(b""),
+        lambda p: pq.write_table(pq.read_table(p).slice(1), p),
+    ],
+    ids=["deleted", "damaged", "emptied", "with a row less"],
+)
 def test_a_file_of_a_view_that_is_gone_leads_to_base_and_not_to_an_error(
     broker: BrokerUnderTest, harm: Callable[[Path], object]
 ) -> None:

@@ -88,6 +88,13 @@ def test_the_query_of_a_view_is_handed_on_as_it_was_written() -> None:
     assert source_of(select) == "t"
 
 
+@pytest.mark.parametrize("text", ["SELECT 1 FROM t WHERE a = 'O''Fallon'", "SELECT 1 FROM t WHERE a = 'b''''' "])
+def test_a_query_that_ends_with_a_quoted_quote_is_whole(text: str) -> None:
+    """Cut off behind the first half of 'O''Fallon' it would be another query, and a right one."""
+    assert read_statement(text) == Select(text.strip())
+    assert read_statement(f"EXPLAIN {text} ;") == Explain(text.strip())
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [

@@ -90,11 +90,14 @@ def _put(node: exp.Table, query: exp.Query, names: Sequence[str]) -> None:
 
 
 def _on_keys(tree: exp.Query, node: exp.Table, shape: ViewShape) -> Iterator[exp.Expr]:
-    """The conditions of the query that are about keys alone, over the table's columns."""
-    source = tree.args.get("from_")
-    where = tree.args.get("where")
-    alias = node.args.get("alias")
-    if source is None or source.this is not node or where is None or (alias is not None and alias.columns):
+    """The conditions of the query that are about keys alone, over the table's columns.
+
+    With a join they stay outside: a row that is left out inside may come back from an outer join, filled with NULL.
+    """
+    source, where, alias = (tree.args.get("from_"), tree.args.get("where"), node.args.get("alias"))
+    joined = tree.args.get("joins") or tree.args.get("laterals") or node.args.get("joins")
+    renamed = alias is not None and bool(alias.columns)
+    if source is None or source.this is not node or where is None or joined or renamed:
         return
     keys = {key.name.lower(): key.expression for key in shape.definition.keys}
     for condition in conjuncts(where.this):

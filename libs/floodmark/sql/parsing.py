@@ -150,6 +150,7 @@ def _with_doubled_quotes(tokens: list[Token], text: str) -> list[Token]:
         is_text = token.token_type is TokenType.STRING and bool(joined) and joined[-1].token_type is TokenType.STRING
         if is_text and token.start == end + 1 and text[token.start] == text[end]:
             joined[-1].text += text[end] + token.text
+            joined[-1].end = token.end
         else:
             joined.append(token)
         end = token.end
