@@ -26,7 +26,6 @@ QUICKLY_CAUGHT = (
     "watermark-follows-the-clock",
     "watermark-in-a-second-write",
     "watermark-left-to-the-other",
-    "lost-answer-taken-for-a-conflict",
     "moved-segment-reports-one-range",
     "outbox-cleared-before-publishing",
     "results-matched-first-in-first-out",
