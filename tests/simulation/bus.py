@@ -121,7 +121,7 @@ class SimPublisher(MemoryPublisher):
         if outcome == "dies before":
             link.life.perish()
         sent = messages[: hub.randomness.randint(0, len(messages))] if outcome == "part" else messages
-        if link.mishaps.swallows(link.life, messages[0].topic):
+        if not outcome and link.mishaps.swallows(link.life, messages[0].topic):
             hub.note(link.life.instance, f"published {len(sent)} to {messages[0].topic}, and they were lost")
             for message in sent:
                 link.bus.lose(message)
