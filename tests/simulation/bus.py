@@ -121,6 +121,11 @@ class SimPublisher(MemoryPublisher):
         if outcome == "dies before":
             link.life.perish()
         sent = messages[: hub.randomness.randint(0, len(messages))] if outcome == "part" else messages
+        if not outcome and link.mishaps.swallows(link.life, messages[0].topic):
+            hub.note(link.life.instance, f"published {len(sent)} to {messages[0].topic}, and they were lost")
+            for message in sent:
+                link.bus.lose(message)
+            return
         super().publish(sent)
         hub.note(link.life.instance, f"published {len(sent)} to {messages[0].topic}" if sent else "published nothing")
         if outcome == "dies after":

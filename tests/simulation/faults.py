@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tests.simulation.hub import Life
 
 WRITE_MISHAPS = ("lost", "lost", "gone", "away", "dies before", "dies after", "stalls", "stalls")
+FORGOTTEN, FORGOTTEN_SHARE = ("segments.v1", "tasks.v1", "results.v1"), 0.1
 STALL_MS = (1_500, 5_900)
 """How long a process may stand still without anyone taking it for dead."""
 PUBLISH_MISHAPS = ("lost", "part", "away", "twice", "dies before", "dies after")
@@ -21,6 +22,7 @@ class Mishaps:
 
     seed: str
     rate: float
+    lossy: bool = False
     left_out: Collection[str] = ()
     happened: list[str] = field(default_factory=list)
     _streams: dict[str, random.Random] = field(default_factory=dict)
@@ -37,6 +39,12 @@ class Mishaps:
     def of_publish(self, life: Life) -> str:
         return self._draw(life, "publish", _survivable(life, PUBLISH_MISHAPS))
 
+    def swallows(self, life: Life, topic: str) -> bool:
+        """Whether the bus says yes and forgets. What nobody would send again is not forgotten."""
+        if not (self.lossy and topic in FORGOTTEN):
+            return False
+        return self._stream(f"lost/{life.instance}").random() < FORGOTTEN_SHARE
+
     def of_file(self, life: Life) -> bool:
         return bool(self._draw(life, "file", ("unavailable",), rarer=2))
 
@@ -48,9 +56,7 @@ class Mishaps:
         life.calls += 1
         if not self.rate:
             return ""
-        stream = self._streams.get(life.instance)
-        if stream is None:
-            stream = self._streams[life.instance] = random.Random(f"{self.seed}/mishaps/{life.instance}")
+        stream = self._stream(f"mishaps/{life.instance}")
         if stream.random() * rarer >= self.rate:
             return ""
         outcome = stream.choice(outcomes)
@@ -59,6 +65,11 @@ class Mishaps:
             return ""
         self.happened.append(name)
         return outcome
+
+    def _stream(self, name: str) -> random.Random:
+        if name not in self._streams:
+            self._streams[name] = random.Random(f"{self.seed}/{name}")
+        return self._streams[name]
 
 
 def _survivable(life: Life, outcomes: tuple[str, ...]) -> tuple[str, ...]:

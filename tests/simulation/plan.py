@@ -51,6 +51,8 @@ class Plan:
     retention_ms: int | None
     second_bucket_ms: int
     coverage: str
+    lossy: bool
+    """Whether the bus loses some of what it has acknowledged."""
 
 
 def drawn(seed: int) -> Plan:
@@ -72,6 +74,7 @@ def drawn(seed: int) -> Plan:
         retention_ms=chance.choice((None, None, (BUCKETS - 3) * BUCKET_MS)) if scanned else None,
         second_bucket_ms=chance.choice((BUCKET_MS, 2 * BUCKET_MS)),
         coverage=chance.choice(("extend", "extend", "extend", "fixed")),
+        lossy=random.Random(f"lossy/{seed}").random() < 0.2,
     )
 
 

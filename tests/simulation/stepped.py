@@ -49,7 +49,7 @@ class Stepped:
 
 
 def peaceful(seed: str) -> Mishaps:
-    return Mishaps(seed, 0)
+    return Mishaps(seed, rate=0)
 
 
 def stepped_store(name: str = "one", *, hub: Hub | None = None, store: ObservedStore | None = None) -> Stepped:

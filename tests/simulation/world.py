@@ -64,7 +64,7 @@ class World:
     def __init__(self, plan: Plan, left_out: Collection[str] = ()) -> None:
         self.plan = plan
         self.hub = Hub(str(plan.seed), plan.start_ms)
-        self.mishaps = Mishaps(str(plan.seed), plan.mishap_rate, left_out)
+        self.mishaps = Mishaps(str(plan.seed), plan.mishap_rate, plan.lossy, left_out)
         self.disk = Disk(self.hub, self.mishaps)
         self.store = ObservedStore()
         self.bus = SimBus({topic.name: PARTITIONS for topic in ALL_TOPICS})
@@ -184,7 +184,7 @@ class World:
     def _make_peace(self) -> None:
         """From here on nothing goes wrong any more; what is wrong already has to come right."""
         self.hub.note("plan", "peace")
-        self.mishaps.rate = 0
+        self.mishaps.rate, self.mishaps.lossy = 0, False
         self.bus.poll_ms = POLL_AT_PEACE_MS
         self.disk.slow_until_ms = 0
         for process in self.processes.values():

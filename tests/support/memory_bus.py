@@ -47,6 +47,11 @@ class MemoryBus:
         self.logs[at].append(record)
         self.appended(record)
 
+    def lose(self, message: Outgoing) -> None:
+        """Acknowledged, and gone with the broker that had it."""
+        at = self.partitions(message.topic)[0]
+        self.appended(Record(at, -1, message.key, message.value, message.headers))
+
     def partitions(self, topic: str) -> list[Partition]:
         return [p for p in self.logs if p.topic == topic]
 
