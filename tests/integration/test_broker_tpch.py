@@ -45,14 +45,14 @@ def _is_built(broker: BrokerUnderTest, view: str) -> bool:
 
 @pytest.mark.parametrize("name", tpch.QUERIES)
 def test_a_query_of_tpch_is_right_and_read_from_a_view(broker: BrokerUnderTest, lineitem: str, name: str) -> None:
-    """The rows of DuckDB, averages to a millionth; nearly all of it from the view."""
+    """The rows of DuckDB, averages to the six digits that Spark gives them; nearly all of it from the view."""
     query = tpch.QUERIES[name].format(t=lineitem)
     answer = broker.sql(query)
     found = [[_number(v) for v in row] for row in answer.rows()]
     wanted = [[_number(v) for v in row] for row in broker.duck(query, lineitem)]
     assert len(found) == len(wanted) > 0
     for one, other in zip(sorted(found, key=repr), sorted(wanted, key=repr), strict=True):
-        assert [v if isinstance(v, str) else pytest.approx(v, rel=1e-6) for v in other] == one
+        assert [v if isinstance(v, str) else pytest.approx(v, rel=1e-6, abs=1e-6) for v in other] == one
     assert_read_as_planned(answer)
     assert answer.receipt is not None
     assert answer.receipt["view"] is not None, answer.receipt["unused"]
