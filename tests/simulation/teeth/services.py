@@ -215,17 +215,6 @@ def poison_bucket_first_for_ever() -> list[Substitution]:
 
 
 @bug
-def tasks_of_the_dead_never_reissued() -> list[Substitution]:
-    """A task that somebody claimed is his, dead or alive."""
-    real = dispatch.in_flight
-
-    def in_flight(record: Record, **named: Any) -> bool:
-        return record.progress is Progress.CLAIMED or real(record, **named)
-
-    return [(dispatch, "in_flight", in_flight), (floodmark_scheduler.cycle, "in_flight", in_flight)]
-
-
-@bug
 def offers_never_repeated() -> list[Substitution]:
     """A task that was offered is taken to be on its way for ever, though its message may be lost."""
 
