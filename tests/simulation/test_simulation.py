@@ -59,7 +59,6 @@ def test_a_run_does_something() -> None:
         "VACANT -> VALID",
         "VALID -> STALE",
         "bucket_reverted",
-        "sweep_repaired",
         "file_deleted",
     ):
         assert word in told, f"in twenty runs nobody wrote {word!r}"
@@ -96,7 +95,7 @@ def test_a_known_bug_is_caught(bug: str) -> None:
 
 def test_a_found_violation_is_replayed_and_shrunk() -> None:
     """The same rule, in a shorter story that replays as well."""
-    bug = "source-check-outside-the-write"
+    bug = "offset-committed-before-the-mark"
     found = caught(bug)
     short = shrunk(found, bug)
     assert short.rule == found.rule

@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -178,7 +179,8 @@ class World:
         stored = self._vanished.pop(path, None)
         if stored is not None and (BASE, path) not in self.disk.files:
             self.disk.put_back(BASE, path, stored)
-            if all(s.path != path for s in self.oracle.segments.values()):
+            crc = zlib.crc32(stored.content)
+            if all((s.path, s.crc) != (path, crc) for s in self.oracle.segments.values()):
                 self.person.announce_again(path)  # it was refused while it was away
 
     def _make_peace(self) -> None:

@@ -21,7 +21,6 @@ from floodmark_consistency import sweep
 from floodmark_consistency.app import Consistency
 from floodmark_consistency.marker import Marker
 from floodmark_ingester.outbox import Outbox, to_outgoing
-from floodmark_janitor.collecting import Collector
 from floodmark_worker import builder
 from floodmark_worker.builder import _Run
 from tests.simulation.teeth import Substitution, bug
@@ -216,17 +215,6 @@ def poison_bucket_first_for_ever() -> list[Substitution]:
 
 
 @bug
-def tasks_of_the_dead_never_reissued() -> list[Substitution]:
-    """A task that somebody claimed is his, dead or alive."""
-    real = dispatch.in_flight
-
-    def in_flight(record: Record, **named: Any) -> bool:
-        return record.progress is Progress.CLAIMED or real(record, **named)
-
-    return [(dispatch, "in_flight", in_flight), (floodmark_scheduler.cycle, "in_flight", in_flight)]
-
-
-@bug
 def offers_never_repeated() -> list[Substitution]:
     """A task that was offered is taken to be on its way for ever, though its message may be lost."""
 
@@ -286,29 +274,6 @@ def hold_released_when_listing_ends() -> list[Substitution]:
         return real_commit(self, view, incarnation, builds)
 
     return [(HoldKeeper, "__enter__", enter), (Views, "commit", commit)]
-
-
-@bug
-def entries_read_before_holds() -> list[Substitution]:
-    """The janitor reads what is named first and who may read after."""
-
-    def judge(self: Collector, header: Any, files: Any) -> Any:
-        from floodmark.catalog.leftovers import named_files
-        from floodmark_janitor.collecting import _Memory
-
-        named = named_files(self.ledger, header)
-        self.ledger.holds.remove_expired(header.definition.table)
-        self.ledger.store.sync()
-        holds = self.ledger.holds.all(header.definition.table)
-        if named is None:
-            return []
-        now_ms, view = self.clock.now_ms(), header.definition.name
-        before = self._memories.get(view, _Memory()).sightings
-        seen = garbage.sighted(before, files, named=named, holds=holds, now_ms=now_ms, terms=self.terms)
-        self._memories[view] = _Memory(header.incarnation, seen)
-        return [garbage.judge(f, seen.get(f.path), holds=holds, now_ms=now_ms, terms=self.terms) for f in files]
-
-    return [(Collector, "_judge", judge)]
 
 
 @bug
