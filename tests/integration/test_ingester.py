@@ -536,7 +536,7 @@ def test_the_segments_page_refuses_what_is_too_large_and_what_is_no_post(
     """413 and 405, each with a sentence; a table that does not exist is 422."""
     status, text = post(ingester, "rides", b" " * (1024 * 1024 + 1))
     assert status == 413
-    assert b"at most 1048576 are taken" in text
+    assert b"at most 1048576 bytes are taken" in text
     assert post(ingester, "rides", b"", method="GET")[0] == 405
     status, answer = post(ingester, new_table(), b'{"action": "add", "path": "a.parquet"}')
     assert (status, answer["results"][0]["rule"]) == (422, "unknown-table")

@@ -128,6 +128,10 @@ class SimStore(OneByOne):
         first = self._read(lambda: [self._nodes.get(path) for path in wanted[:cut]])
         return first + self._read(lambda: [self._nodes.get(path) for path in wanted[cut:]])
 
+    def read_current(self, path: str) -> Node | None:
+        self.sync()
+        return self.read(path)
+
     def children(self, path: str) -> list[str]:
         return self._read(lambda: self._children(path))
 
