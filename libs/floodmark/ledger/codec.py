@@ -231,18 +231,20 @@ def encode_shard(shard: Shard, grid: BucketGrid) -> bytes:
 
 
 def _encode_block(shard: Shard, starts: range) -> bytes:
-    entries = shard.entries
-    runs: list[list[Any]] = []
+    entry_at, width_ms = shard.entries.get, starts.step
+    runs: list[tuple[int, int, Any]] = []
     next_ms, last = 0, None
     for start_ms in starts:
-        if start_ms not in entries:
+        entry = entry_at(start_ms)
+        if entry is None:
             continue
-        row = encode_entry(entries[start_ms])
+        row = encode_entry(entry)
         if start_ms == next_ms and row == last:
-            runs[-1][1] += 1
+            first_ms, count, _ = runs[-1]
+            runs[-1] = first_ms, count + 1, row
         else:
-            runs.append([start_ms, 1, row])
-        next_ms, last = start_ms + starts.step, row
+            runs.append((start_ms, 1, row))
+        next_ms, last = start_ms + width_ms, row
     return pack({"runs": runs})
 
 
