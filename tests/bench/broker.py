@@ -4,7 +4,6 @@
 sides go through the broker, by its Python client, and have the same warm Spark.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,24 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 import floodmark
 from floodmark.client import Connection
-from floodmark.local.kafka import KafkaServer
-from floodmark.local.ports import pick_free_port, pick_free_ports
-from floodmark.local.zookeeper import ZooKeeperServer
-from floodmark.service import logs
 from tests.bench.harness.figures import AtLeast, Measurement, Run, figure, interleaved_ratio
+from tests.bench.harness.rides import ROWS, SEGMENT_MS, SEGMENTS, START_MS, write_rides
+from tests.bench.harness.servers import whole_system
 from tests.support import tpch
 from tests.support.broker import BrokerUnderTest, comparable, start_broker
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS
-from tests.support.system import System, system_on
+from tests.support.system import System
 
-SEGMENTS, ROWS, SEGMENT_MS = 1_000, 5_000, 300_000
-START_MS = 1_699_999_200_000  # a full hour
 BY_CITY = "SELECT city, count(*) AS n, sum(fare) AS fare, max(distance) AS farthest FROM rides GROUP BY city"
 HOURLY = (
     "SELECT date_trunc('HOUR', event_time) AS hour, city, count(*) AS n, sum(fare) AS fare, max(distance) AS farthest "
@@ -69,7 +62,7 @@ class Bench:
         lake = self.broker.system.lake / "rides"
         lake.mkdir()
         for n in range(SEGMENTS):
-            self._write(lake / f"rides-{n:04d}.parquet", START_MS + n * SEGMENT_MS)
+            write_rides(lake / f"rides-{n:04d}.parquet", START_MS + n * SEGMENT_MS, self.dice)
         self.rewriting.sql(
             f"CREATE TABLE rides USING parquet LOCATION '{lake}' TBLPROPERTIES ('time_column' = 'event_time')"
         )
@@ -108,22 +101,6 @@ class Bench:
             what=f"{view} built",
         )
 
-    def _write(self, path: Path, start_ms: int) -> None:
-        times = np.sort(self.dice.integers(start_ms, start_ms + SEGMENT_MS, ROWS))
-        times[-1] = start_ms + SEGMENT_MS - 1
-        table = pa.table(
-            {
-                "event_time": pa.array(times).cast(pa.timestamp("ms", tz="UTC")),
-                "city": pa.array(self.dice.integers(0, 40, ROWS)).cast(pa.string()),
-                "kind": self.dice.integers(0, 5, ROWS),
-                "fare": self.dice.integers(0, 3_200, ROWS) / 64,
-                "distance": self.dice.integers(0, 1_000, ROWS),
-            }
-        )
-        unfinished = path.with_name(f".{path.name}")
-        pq.write_table(table, unfinished)
-        unfinished.rename(path)
-
 
 def _seconds(connection: Connection, query: str) -> float:
     began_s = time.perf_counter()
@@ -133,19 +110,8 @@ def _seconds(connection: Connection, query: str) -> float:
 
 @contextmanager
 def suite() -> Iterator[Bench]:
-    logs.configure(form="json", level="warning", service="bench", replica="bench")
-    with tempfile.TemporaryDirectory(prefix="floodmark-bench-") as directory:
-        root = Path(directory)
-        zookeeper = ZooKeeperServer(root / "zookeeper", pick_free_port())
-        kafka = KafkaServer(root / "kafka", *pick_free_ports(2))
-        zookeeper.start()
-        kafka.start()
-        try:
-            with system_on(root / "system", zookeeper, kafka) as system:
-                yield set_up(system, root)
-        finally:
-            kafka.stop()
-            zookeeper.stop()
+    with whole_system() as (system, root):
+        yield set_up(system, root)
 
 
 def set_up(system: System, root: Path) -> Bench:

@@ -5,13 +5,11 @@ kinds and the same bytes as the ledger sent just before: what is left is what th
 """
 
 import random
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from floodmark.core.buckets import Cause, DataFile, Entry, State
@@ -23,12 +21,9 @@ from floodmark.core.segments import Segment
 from floodmark.core.tables import ViewDefinition, ViewHeader
 from floodmark.core.transitions import Build, Changed, Mode, Source
 from floodmark.ledger.ledger import ledger_on
-from floodmark.ledger.session import Session
 from floodmark.ledger.store import Check, Op, Set
-from floodmark.ledger.zookeeper import ZooKeeperStore
-from floodmark.local.ports import pick_free_port
-from floodmark.local.zookeeper import ZooKeeperServer
 from tests.bench.harness.figures import AtLeast, AtMost, Measurement, Run, figure, interleaved_ratio
+from tests.bench.harness.servers import zookeeper_session
 from tests.support.ledger_kit import TABLE, VIEW
 from tests.support.memory_store import Watched
 
@@ -184,18 +179,8 @@ def _five_minutes(n: int) -> Segment:
 
 @contextmanager
 def suite() -> Iterator[Bench]:
-    with tempfile.TemporaryDirectory(prefix="floodmark-bench-") as directory:
-        server = ZooKeeperServer(Path(directory), pick_free_port())
-        server.start()
-        try:
-            session = Session(hosts=server.hosts, timeout_ms=30_000, on_lost=lambda: None)
-            session.open(timeout_ms=30_000)
-            store = ZooKeeperStore(session)
-            store.ensure_root()
-            yield Bench(session.client, Watched(store))
-            session.close()
-        finally:
-            server.stop()
+    with zookeeper_session() as (session, store):
+        yield Bench(session.client, Watched(store))
 
 
 # -- commits against raw multis ------------------------------------------------------------------------------------

@@ -7,12 +7,10 @@ The views are on values; what a strict query asks of the ledger is counted on a 
 import itertools
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from floodmark.core.buckets import Cause, DataFile, Entry, Shard, State
@@ -22,11 +20,8 @@ from floodmark.core.registry import Put
 from floodmark.core.segments import Segment
 from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader
 from floodmark.ledger.ledger import ledger_on
-from floodmark.ledger.session import Session
 from floodmark.ledger.store import Node
 from floodmark.ledger.zookeeper import ZooKeeperStore
-from floodmark.local.ports import pick_free_port
-from floodmark.local.zookeeper import ZooKeeperServer
 from floodmark.query.desk import Desk
 from floodmark.query.pictures import Pictures
 from floodmark.query.plan import QueryPlan, Strict
@@ -35,6 +30,7 @@ from floodmark.query.shapes import ViewShape
 from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
 from floodmark.sql.definition import analyze
 from tests.bench.harness.figures import AtMost, Measurement, Run, figure, interleaved_ratio
+from tests.bench.harness.servers import zookeeper_session
 from tests.support.query_kit import HOUR_MS, snapshot_of
 
 VIEWS = 100
@@ -158,18 +154,8 @@ class World:
 
 @contextmanager
 def suite() -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="floodmark-bench-") as directory:
-        server = ZooKeeperServer(Path(directory), pick_free_port())
-        server.start()
-        try:
-            session = Session(hosts=server.hosts, timeout_ms=30_000, on_lost=lambda: None)
-            session.open(timeout_ms=30_000)
-            store = ZooKeeperStore(session)
-            store.ensure_root()
-            yield World(store)
-            session.close()
-        finally:
-            server.stop()
+    with zookeeper_session() as (_, store):
+        yield World(store)
 
 
 @figure(name="planning with 100 views of 10,000 buckets on the table, p50", goal=AtMost(10), unit="ms", runs=3)

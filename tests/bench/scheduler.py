@@ -6,13 +6,11 @@ that a cycle can be timed by itself; its tasks go nowhere.
 
 import random
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -27,16 +25,14 @@ from floodmark.core.scheduling import Lane
 from floodmark.core.segments import Segment
 from floodmark.core.tables import ViewHeader
 from floodmark.ledger.ledger import ledger_on
-from floodmark.ledger.session import Session
 from floodmark.ledger.store import Committed, Create, Delete, Op, Set
 from floodmark.ledger.zookeeper import ZooKeeperStore
-from floodmark.local.ports import pick_free_port
-from floodmark.local.zookeeper import ZooKeeperServer
 from floodmark_scheduler.cycle import LanePlan, Scheduler
 from floodmark_scheduler.eyes import Eyes
 from floodmark_scheduler.sending import TaskSender
 from floodmark_scheduler.stalls import StallWatch
 from tests.bench.harness.figures import AtMost, Measurement, Reported, Run, figure, interleaved_ratio
+from tests.bench.harness.servers import zookeeper_session
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW
 from tests.support.memory_store import Watched
 
@@ -131,20 +127,10 @@ def _entry(n: int) -> Entry:
 
 @contextmanager
 def suite() -> Iterator[Bench]:
-    with tempfile.TemporaryDirectory(prefix="floodmark-bench-") as directory:
-        server = ZooKeeperServer(Path(directory), pick_free_port())
-        server.start()
-        try:
-            session = Session(hosts=server.hosts, timeout_ms=30_000, on_lost=lambda: None)
-            session.open(timeout_ms=30_000)
-            store = ZooKeeperStore(session)
-            store.ensure_root()
-            bench = Bench(store)
-            bench.set_up()
-            yield bench
-            session.close()
-        finally:
-            server.stop()
+    with zookeeper_session() as (_, store):
+        bench = Bench(store)
+        bench.set_up()
+        yield bench
 
 
 @figure(name="a cycle with nothing to do, 100 views of 10,000 buckets", goal=AtMost(1.0), unit="s")

@@ -4,7 +4,6 @@
 a session with the worker's settings, as warm as the worker's; one side works at a time.
 """
 
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -13,27 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as fn
 
 from floodmark.catalog.definitions import TableRequest, ViewRequest, create_table, create_view
 from floodmark.core.buckets import State
-from floodmark.local.kafka import KafkaServer
-from floodmark.local.ports import pick_free_port, pick_free_ports
-from floodmark.local.zookeeper import ZooKeeperServer
-from floodmark.service import logs
 from floodmark.spark.session import open_session
 from floodmark_consistency.config import ConsistencySection
 from tests.bench.harness.figures import AtMost, Measurement, Run, figure
+from tests.bench.harness.rides import SEGMENT_MS, SEGMENTS, START_MS, write_rides
+from tests.bench.harness.servers import whole_system
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS
 from tests.support.service_process import ServiceUnderTest
-from tests.support.system import System, system_on
+from tests.support.system import System
 
-SEGMENTS, ROWS, SEGMENT_MS = 1_000, 5_000, 300_000
-START_MS = 1_699_999_200_000  # a full hour
 BUCKETS = SEGMENTS * SEGMENT_MS // HOUR_MS
 QUIET_S = ConsistencySection().quiet_ms / 1000
 LATE_HOURS = (10, 40, 70)
@@ -84,7 +77,8 @@ class Bench:
         self.late += 1
         before, attempts = self._rows_read(view), self._attempts(view)
         for hour in LATE_HOURS:
-            self.write(f"late-{self.late}-{hour}.parquet", START_MS + hour * HOUR_MS, rows=100)
+            name = f"late-{self.late}-{hour}.parquet"
+            write_rides(self.lake / name, START_MS + hour * HOUR_MS, self.dice, rows=100)
         started_s = time.perf_counter()
         # Asked as little as can be: whoever measures runs on the same two cores.
         eventually(lambda: self._rebuilt(view, attempts), within_s=60, every_s=0.01, what="the late hours VALID")
@@ -171,23 +165,6 @@ class Bench:
             .withColumn("bucket", fn.unix_millis("hour"))
         )
 
-    # -- files -----------------------------------------------------------------------------------------------------
-
-    def write(self, name: str, start_ms: int, *, rows: int = ROWS) -> None:
-        times = np.sort(self.dice.integers(start_ms, start_ms + SEGMENT_MS, rows))
-        table = pa.table(
-            {
-                "event_time": pa.array(times).cast(pa.timestamp("ms", tz="UTC")),
-                "city": pa.array(self.dice.integers(0, 40, rows)).cast(pa.string()),
-                "kind": self.dice.integers(0, 5, rows),
-                "fare": self.dice.random(rows) * 50,
-                "distance": self.dice.integers(0, 1_000, rows),
-            }
-        )
-        unfinished = self.lake / f".{name}"
-        pq.write_table(table, unfinished)
-        unfinished.rename(self.lake / name)
-
 
 def _name(n: int) -> str:
     return f"rides-{n:04d}.parquet"
@@ -195,21 +172,12 @@ def _name(n: int) -> str:
 
 @contextmanager
 def suite() -> Iterator[Bench]:
-    logs.configure(form="json", level="warning", service="bench", replica="bench")
-    with tempfile.TemporaryDirectory(prefix="floodmark-bench-") as directory:
-        root = Path(directory)
-        zookeeper = ZooKeeperServer(root / "zookeeper", pick_free_port())
-        kafka = KafkaServer(root / "kafka", *pick_free_ports(2))
-        zookeeper.start()
-        kafka.start()
+    with whole_system() as (system, root):
         spark = open_session({}, name="by hand")
         try:
-            with system_on(root / "system", zookeeper, kafka) as system:
-                yield set_up(system, spark, root)
+            yield set_up(system, spark, root)
         finally:
             spark.stop()
-            kafka.stop()
-            zookeeper.stop()
 
 
 def set_up(system: System, spark: SparkSession, root: Path) -> Bench:
@@ -219,7 +187,7 @@ def set_up(system: System, spark: SparkSession, root: Path) -> Bench:
     worker = system.start("worker")
     bench = Bench(system, worker, spark, lake, root / "scratch")
     for n in range(SEGMENTS):
-        bench.write(_name(n), START_MS + n * SEGMENT_MS)
+        write_rides(lake / _name(n), START_MS + n * SEGMENT_MS, bench.dice)
     create_table(system.ledger, TableRequest("rides", str(lake), "event_time"))
     worker.await_event("service_started", within_s=180)
     eventually(lambda: len(system.segments()) == SEGMENTS, within_s=180, what=f"{SEGMENTS} segments registered")
