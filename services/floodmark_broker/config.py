@@ -5,7 +5,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from floodmark.service.settings import DurationMs, Section, ServiceSettings, SparkSettings
+from floodmark.service.sections import Section
+from floodmark.service.settings import DurationMs, ServiceSettings, SparkSettings
 
 Token = Annotated[SecretStr, Field(min_length=16, max_length=1_024)]
 

@@ -7,7 +7,7 @@ import structlog
 from prometheus_client import Counter
 
 from floodmark.bus.pump import Pump, PumpLimits
-from floodmark.contracts.messages import Message
+from floodmark.contracts.changes import Changes
 from floodmark.contracts.topics import SEGMENTS
 from floodmark.core.debounce import Bounds
 from floodmark.core.errors import BudgetExhausted, InvalidInput
@@ -49,7 +49,7 @@ def build(settings: ConsistencySettings, runtime: Runtime) -> Service:
         settings.kafka,
         connection=connection,
         topic=SEGMENTS,
-        decode=wiring.decode_message,
+        decode=wiring.decode_changes,
         sink=marker,
         publisher=wiring.publisher(runtime, settings.kafka, connection),
         limits=PumpLimits(in_flight_max=own.events_in_flight_max, span_max=2 * own.events_in_flight_max),
@@ -68,7 +68,7 @@ def build(settings: ConsistencySettings, runtime: Runtime) -> Service:
 class Consistency:
     """Steps the pump and the marker; sweeps beside them."""
 
-    pump: Pump[Message]
+    pump: Pump[Changes]
     marker: Marker
     chores: Chores
     clock: Clock

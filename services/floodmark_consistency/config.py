@@ -4,7 +4,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from floodmark.service.settings import DurationMs, Section, ServiceSettings
+from floodmark.service.sections import Section
+from floodmark.service.settings import DurationMs, ServiceSettings
 
 
 class ConsistencySection(Section):

@@ -12,15 +12,14 @@ All state is changed by the thread that steps; flushes run beside it and report 
 
 import queue
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import structlog
 
 from floodmark.bus.delivery import Delivery, Receipts
+from floodmark.contracts.changes import Change, Changes
 from floodmark.contracts.envelope import trace_id_of
-from floodmark.contracts.messages import Message, SegmentChange, SegmentsChanged
 from floodmark.core.buckets import Cause
 from floodmark.core.debounce import AT_ONCE, Batch, Bounds, Pending, merged
 from floodmark.core.errors import BudgetExhausted, InvalidInput, OutcomeUnknown, Unavailable
@@ -37,7 +36,7 @@ class _Hearing:
     """What is being heard about one table, until it is time to mark it."""
 
     pending: Pending
-    receipts: Receipts[Message] = field(default_factory=Receipts)
+    receipts: Receipts[Changes] = field(default_factory=Receipts)
     reading: int = 0
     """The number of the first reading of the index that begins after the last of them arrived."""
 
@@ -48,7 +47,7 @@ class _Chapter:
 
     table: str
     batch: Batch
-    receipts: Receipts[Message]
+    receipts: Receipts[Changes]
     reading: int
     """Only this reading of the index, or a later one, shows every view the chapter is for."""
     views: set[str] = field(default_factory=set)
@@ -106,18 +105,21 @@ class Marker:
         self._unsure: list[_Chapter] = []
         self._reports: queue.SimpleQueue[_Flushed | ViewIndex | Exception] = queue.SimpleQueue()
 
-    def offer(self, delivery: Delivery[Message]) -> None:
-        event = delivery.message
-        assert isinstance(event, SegmentsChanged), f"{event} came through the segments topic"
-        hearing = self._hearings.get(event.table)
-        if hearing is None:
-            hearing = self._hearings[event.table] = _Hearing(Pending(self._bounds))
-        hearing.receipts.add(delivery)
-        hearing.reading = self._readings_begun + 1
+    def offer(self, deliveries: Sequence[Delivery[Changes]]) -> None:
         now_ms = self._clock.monotonic_ms()
-        for change in event.changes:
-            cause = partial(self._cause, delivery, event, change)
-            hearing.pending.add(change.ranges, cause, adds_data=change.action != "deleted", now_ms=now_ms)
+        for delivery in deliveries:
+            event = delivery.message
+            hearing = self._hearings.get(event.table)
+            if hearing is None:
+                hearing = self._hearings[event.table] = _Hearing(Pending(self._bounds))
+            hearing.receipts.add(delivery)
+            hearing.reading = self._readings_begun + 1
+            pending = hearing.pending
+            pending.count(len(event.changes), now_ms)
+            for change in event.changes:
+                adds_data = change.action != "deleted"
+                if pending.has_news_in(change.ranges, adds_data=adds_data):
+                    pending.add(change.ranges, self._cause(delivery, event, change), adds_data=adds_data)
 
     def step(self) -> int:
         """Take reports, refresh the index, start the flushes that are due. Returns how long nothing is due."""
@@ -141,7 +143,7 @@ class Marker:
 
     # -- hearing ---------------------------------------------------------------------------------------------------
 
-    def _cause(self, delivery: Delivery[Message], event: SegmentsChanged, change: SegmentChange) -> Cause:
+    def _cause(self, delivery: Delivery[Changes], event: Changes, change: Change) -> Cause:
         record = delivery.record
         return Cause(
             kind="event",

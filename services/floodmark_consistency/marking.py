@@ -6,6 +6,7 @@ from floodmark.core.debounce import Batch
 from floodmark.core.errors import InvalidInput
 from floodmark.core.tables import CoverageMode, ViewHeader
 from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.viewnodes import SeenHeader
 
 log = structlog.get_logger()
 
@@ -14,21 +15,19 @@ TRACES_LOGGED_MAX = 50
 
 def mark_view(ledger: Ledger, view: str, batch: Batch) -> None:
     """Bring a batch of marks into the ledger; returns when they are durable."""
-    # A server that lags could show an earlier view of this name, or none.
-    ledger.store.sync()
     try:
-        header = _with_coverage(ledger, ledger.views.header(view), batch)
+        seen = _with_coverage(ledger, ledger.views.current(view), batch)
     except InvalidInput as error:
         if error.rule == "unknown-view":
             return  # dropped meanwhile: nothing is left to mark
         raise
     marks = batch.marks
-    marked = ledger.views.mark(view, marks, known=header)
+    marked = ledger.views.mark(view, marks, known=seen)
     touched = sorted((*marked.invalidated, *marked.synthesized))
     log.info(
         "view_marked",
         view=view,
-        table=header.definition.table,
+        table=seen.header.definition.table,
         invalidated=len(marked.invalidated),
         synthesized=len(marked.synthesized),
         first_bucket_ms=touched[0] if touched else None,
@@ -39,12 +38,13 @@ def mark_view(ledger: Ledger, view: str, batch: Batch) -> None:
     )
 
 
-def _with_coverage(ledger: Ledger, header: ViewHeader, batch: Batch) -> ViewHeader:
+def _with_coverage(ledger: Ledger, seen: SeenHeader, batch: Batch) -> SeenHeader:
     """Older data than the view covers: cover it, unless the view was told to stay as it is."""
-    if batch.added is None or not follows(header, batch.added.from_ms):
-        return header
-    ledger.views.extend_coverage(header.definition.name, batch.added.from_ms, batch.added.cause)
-    return ledger.views.header(header.definition.name)
+    if batch.added is None or not follows(seen.header, batch.added.from_ms):
+        return seen
+    view = seen.header.definition.name
+    ledger.views.extend_coverage(view, batch.added.from_ms, batch.added.cause)
+    return ledger.views.current(view)
 
 
 def follows(header: ViewHeader, start_ms: int) -> bool:

@@ -3,7 +3,8 @@
 from pydantic import Field
 
 from floodmark.core.garbage import Terms
-from floodmark.service.settings import DurationMs, Section, ServiceSettings
+from floodmark.service.sections import Section
+from floodmark.service.settings import DurationMs, ServiceSettings
 
 GRACE_MAX_MS = 30 * 86_400_000
 DEFAULT = Terms()

@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from floodmark.service.settings import DurationMs, Section, ServiceSettings
+from floodmark.service.sections import Section
+from floodmark.service.settings import DurationMs, ServiceSettings
 
 
 class SchedulerSection(Section):

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from floodmark.service.settings import DurationMs, Section, ServiceSettings, SparkSettings
+from floodmark.service.sections import Section
+from floodmark.service.settings import DurationMs, ServiceSettings, SparkSettings
 
 
 class WorkerSection(Section):

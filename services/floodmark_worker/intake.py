@@ -7,7 +7,7 @@ for `linger_ms`, or when it is full. Backfill leaves one place free, so that fre
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from floodmark.bus.delivery import Delivery
@@ -70,11 +70,12 @@ class Intake:
         with self._lock:
             return len(self._running)
 
-    def offer(self, delivery: Delivery[Envelope]) -> None:
-        task = task_of(delivery)
-        group = (task.view, task.incarnation, task.definition_hash, task.lane)
-        waiting = self._waiting.setdefault(group, _Waiting(self._clock.monotonic_ms()))
-        waiting.deliveries.append(delivery)
+    def offer(self, deliveries: Sequence[Delivery[Envelope]]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for delivery in deliveries:
+            task = task_of(delivery)
+            group = (task.view, task.incarnation, task.definition_hash, task.lane)
+            self._waiting.setdefault(group, _Waiting(now_ms)).deliveries.append(delivery)
 
     def step(self) -> None:
         """Start the batches that are due, as far as there is room for them."""

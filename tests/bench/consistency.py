@@ -27,8 +27,9 @@ from confluent_kafka import Consumer
 from floodmark.bus.kafka import KafkaConnection, KafkaPublisher, KafkaSource, ensure_topics
 from floodmark.bus.ports import Outgoing, Partition, Record
 from floodmark.bus.pump import Pump, PumpLimits
+from floodmark.contracts.changes import Changes
 from floodmark.contracts.envelope import encode, originate
-from floodmark.contracts.messages import Message, SegmentChange, SegmentsChanged, TimeRange
+from floodmark.contracts.messages import SegmentChange, SegmentsChanged, TimeRange
 from floodmark.contracts.topics import SEGMENTS
 from floodmark.core.buckets import Entry, State
 from floodmark.core.debounce import Batch, Bounds
@@ -42,7 +43,7 @@ from floodmark.local.ports import pick_free_port, pick_free_ports
 from floodmark.local.zookeeper import ZooKeeperServer
 from floodmark.service import logs
 from floodmark.service.runner import freeze_memory
-from floodmark.service.wiring import decode_message
+from floodmark.service.wiring import decode_changes
 from floodmark_consistency.config import ConsistencySection
 from floodmark_consistency.index import read_index
 from floodmark_consistency.marker import Marker
@@ -152,10 +153,10 @@ class Bench:
         source = TimedSource(
             self.connection, group=uuid.uuid4().hex, session_timeout_ms=10_000, poll_interval_max_ms=300_000
         )
-        pump: Pump[Message] = Pump(
+        pump: Pump[Changes] = Pump(
             source=source,
             topics=[SEGMENTS.name],
-            decode=decode_message,
+            decode=decode_changes,
             sink=marker,
             dead_letters=NoDeadLetters(),
             clock=clock,

@@ -5,11 +5,12 @@ Run as `python -m tests.integration.lossy_consistency SEED`. Everything but the 
 
 import random
 import sys
+from collections.abc import Sequence
 
 import structlog
 
 from floodmark.bus.delivery import Delivery
-from floodmark.contracts.messages import Message, SegmentsChanged
+from floodmark.contracts.changes import Changes
 from floodmark.service.runner import main
 from floodmark_consistency import app
 from floodmark_consistency.config import ConsistencySettings
@@ -22,14 +23,16 @@ chance = random.Random(int(sys.argv[1]))
 
 
 class LossyMarker(Marker):
-    def offer(self, delivery: Delivery[Message]) -> None:
-        if chance.random() >= LOST_SHARE:
-            super().offer(delivery)
-            return
-        event = delivery.message
-        assert isinstance(event, SegmentsChanged)
-        log.info("event_thrown_away", table=event.table, segments=[change.name for change in event.changes])
-        delivery.finish()
+    def offer(self, deliveries: Sequence[Delivery[Changes]]) -> None:
+        heard = []
+        for delivery in deliveries:
+            if chance.random() >= LOST_SHARE:
+                heard.append(delivery)
+                continue
+            event = delivery.message
+            log.info("event_thrown_away", table=event.table, segments=[change.name for change in event.changes])
+            delivery.finish()
+        super().offer(heard)
 
 
 if __name__ == "__main__":

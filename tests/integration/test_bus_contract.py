@@ -176,6 +176,16 @@ def test_without_a_commit_everything_comes_again(bench: Bench) -> None:
     assert values(taken(bench.join(), 2)) == ["a", "b"]
 
 
+def test_a_position_past_the_end_is_out_of_range_and_everything_comes_again(bench: Bench) -> None:
+    """So it is when a topic was deleted and made anew between the reading of its records and their commit."""
+    bench.send("a", "b")
+    source = bench.join()
+    records = taken(source, 2)
+    assert source.commit({partition: position + 9 for partition, position in positions_after(records).items()})
+    bench.close(source)
+    assert values(taken(bench.join(), 2)) == ["a", "b"]
+
+
 def test_a_commit_that_is_begun_is_answered_in_a_later_poll(bench: Bench) -> None:
     """And then it is durable."""
     bench.send("a", "b")

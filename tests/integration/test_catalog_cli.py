@@ -110,7 +110,8 @@ def test_a_zookeeper_that_is_away_is_exit_code_69(cli: Cli, monkeypatch: pytest.
     monkeypatch.setenv("FLOODMARK_ZOOKEEPER__HOSTS", "127.0.0.1:1")
     monkeypatch.setattr("floodmark.cli.ledger.CONNECT_TIMEOUT_MS", 500)
     result = cli("view", "list")
-    assert (result.exit_code, result.stderr) == (69, "error: no ZooKeeper answered at 127.0.0.1:1 within 500 ms\n")
+    told = "error: no ZooKeeper answered at 127.0.0.1:1 within 500 ms: [Errno 111] Connection refused\n"
+    assert (result.exit_code, result.stderr) == (69, told)
 
 
 def test_without_anything_defined_the_lists_say_so(cli: Cli) -> None:

@@ -184,9 +184,12 @@ def test_two_workers_in_lockstep_make_each_transition_once_while_a_member_dies_a
 
 @dataclass
 class Unsynced(Watched):
-    """The control: a store whose sync does nothing."""
+    """The control: a store whose sync does nothing, also when it comes with a read."""
 
     def sync(self) -> None: ...
+
+    def read_current(self, path: str) -> Node | None:
+        return self.read(path)
 
 
 @dataclass
@@ -204,6 +207,10 @@ class LaggingStore(OneByOne):
 
     def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
         return [self.read(path) for path in wanted]
+
+    def read_current(self, path: str) -> Node | None:
+        self.sync()
+        return self.read(path)
 
     def children(self, path: str) -> list[str]:
         seen = MemoryStore()
@@ -264,7 +271,7 @@ def lagging(tmp_path: Path) -> Iterator[LaggingEnsemble]:
                 clients[number - 1],
                 name=f"zookeeper-{number}",
                 member_id=number,
-                members=f"initLimit=10\nsyncLimit=20\n{members}",
+                more=f"initLimit=10\nsyncLimit=20\n{members}",
             )
             server.spawn()
             stack.callback(server.kill)

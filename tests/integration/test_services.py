@@ -174,12 +174,12 @@ def test_a_bug_in_a_handler_ends_the_service_and_leaves_the_record(
 
 
 def test_without_zookeeper_a_service_says_so_and_ends(tmp_path: Path) -> None:
-    """Exit code 69, and a sentence with the address and the time it waited."""
+    """Exit code 69, and a sentence with the address, the time it waited and the last reason."""
     quick = {"FLOODMARK_ZOOKEEPER__CONNECT_TIMEOUT_MS": "1000"}
     with service(INGESTER, tmp_path / "log", zookeeper=NOBODY, kafka=NOBODY, **quick) as running:
         assert running.exit_code() == 69
     error = running.events("service_unavailable")[0]["error"]
-    assert error == f"no ZooKeeper answered at {NOBODY} within 1000 ms"
+    assert error == f"no ZooKeeper answered at {NOBODY} within 1000 ms: [Errno 111] Connection refused"
 
 
 def test_without_kafka_a_service_says_so_and_ends(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
@@ -189,7 +189,9 @@ def test_without_kafka_a_service_says_so_and_ends(zookeeper: ZooKeeperServer, tm
         running.await_event("zookeeper_connected")
         assert running.ask("/readyz") == (503, '{"status": "failing", "reasons": {"start": "still starting"}}')
         assert running.exit_code() == 69
-    assert running.events("service_unavailable")[0]["error"] == f"no Kafka answered at {NOBODY} within 5 s"
+    error = running.events("service_unavailable")[0]["error"]
+    assert error.startswith(f"no Kafka answered at {NOBODY} within 5 s: ")
+    assert "Connection refused" in error
 
 
 def test_a_taken_http_port_is_told_and_ends_the_start(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:

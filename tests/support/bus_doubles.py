@@ -110,8 +110,8 @@ class KeepingSink:
 
     deliveries: list[Delivery[bytes]] = field(default_factory=list)
 
-    def offer(self, delivery: Delivery[bytes]) -> None:
-        self.deliveries.append(delivery)
+    def offer(self, deliveries: Sequence[Delivery[bytes]]) -> None:
+        self.deliveries += deliveries
 
     def at(self, offset: int) -> Delivery[bytes]:
         return next(d for d in reversed(self.deliveries) if d.record.offset == offset)

@@ -1,7 +1,8 @@
 """Small acts on a real broker that tests need: topics, records, committed positions."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -33,10 +34,13 @@ def committed(kafka: KafkaServer, group: str, topic: str) -> dict[int, int]:
     return {p.partition: p.offset for p in answer.topic_partitions or () if p.topic == topic and p.offset >= 0}
 
 
-def read_all(kafka: KafkaServer, topic: str, *, partitions: int = 1) -> list[tuple[bytes | None, dict[str, bytes]]]:
+def read_all(
+    kafka: KafkaServer, topic: str, *, partitions: int = 1, options: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[bytes | None, dict[str, bytes]]]:
     """Every record now in the topic: value and headers."""
     # An empty fetch waits half a second by default; here the end of the topic is known beforehand.
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": uuid.uuid4().hex, "fetch.wait.max.ms": 10})
+    own = {"bootstrap.servers": kafka.bootstrap, "group.id": uuid.uuid4().hex, "fetch.wait.max.ms": 10}
+    consumer = Consumer({**own, **options})
     found = []
     for number in range(partitions):
         low, high = ends(consumer, TopicPartition(topic, number))

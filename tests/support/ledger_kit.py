@@ -13,6 +13,7 @@ from floodmark.core.registry import Put, Remove
 from floodmark.core.segments import Segment
 from floodmark.core.tables import CoverageMode, TableDefinition, ViewDefinition, ViewHeader
 from floodmark.core.transitions import Build, Decision, Mode
+from floodmark.ledger.access import Access
 from floodmark.ledger.engine import Budget, Budgets, Outcome
 from floodmark.ledger.ledger import Ledger, ledger_on
 from floodmark.ledger.session import Session
@@ -131,9 +132,9 @@ class Kit:
 
 
 @contextmanager
-def zookeeper_store(hosts: str, *, timeout_ms: int = 10_000) -> Iterator[ZooKeeperStore]:
+def zookeeper_store(hosts: str, *, timeout_ms: int = 10_000, access: Access | None = None) -> Iterator[ZooKeeperStore]:
     """A store on a session of its own. `hosts` may end in a path, under which everything then lies."""
-    session = Session(hosts=hosts, timeout_ms=timeout_ms, on_lost=lambda: None)
+    session = Session(hosts=hosts, timeout_ms=timeout_ms, access=access, on_lost=lambda: None)
     session.open(timeout_ms=30_000)
     try:
         store = ZooKeeperStore(session)

@@ -142,9 +142,14 @@ class MemorySource:
         if coming := [p for p in sorted(wanted) if p not in owners]:
             for partition in coming:
                 owners[partition] = self
-                self.positions[partition] = self.group.committed.get(partition, 0)
+                self.positions[partition] = self._start(partition)
                 self.paused.discard(partition)
             self._listener.assigned(coming)
+
+    def _start(self, partition: Partition) -> int:
+        """Where whoever gets a partition begins: at the start, if the position is past the end of a log begun anew."""
+        committed = self.group.committed.get(partition, 0)
+        return committed if committed <= len(self.bus.logs[partition]) else 0
 
     # -- records and positions -------------------------------------------------------------------------------------
 
@@ -177,7 +182,8 @@ class MemorySource:
         for partition, position in positions.items():
             before = self.group.committed.get(partition, 0)
             self.group.committed[partition] = position
-            self.bus.committed(self.group_name, partition, before, position)
+            if self._start(partition):  # otherwise nothing is let go
+                self.bus.committed(self.group_name, partition, before, position)
         return True
 
     def begin_commit(self, positions: Mapping[Partition, int], answered: Callable[[CommitAnswer], None]) -> None:

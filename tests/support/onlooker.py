@@ -54,7 +54,7 @@ class Onlooker:
     def next(self, *, timeout_ms: int) -> Record | None:
         """The next record from where it was told to start; None when none came in time."""
         message = self._consumer.poll(timeout_ms / 1000)
-        return None if message is None else self._connection.record(message)
+        return next(iter(self._connection.records([message] if message else [])), None)
 
     def close(self) -> None:
         self._consumer.close()

@@ -24,6 +24,7 @@ from floodmark.core.fingerprint import Fingerprint
 from floodmark.core.ports import SystemClock
 from floodmark.core.tables import ViewHeader
 from floodmark.core.transitions import Build, Decision, Mode
+from floodmark.ledger.access import Access
 from floodmark.ledger.ledger import Ledger, ledger_on
 from floodmark.local.kafka import KafkaServer
 from floodmark.local.zookeeper import ZooKeeperServer
@@ -55,6 +56,9 @@ class Pipeline:
     zookeeper: ZooKeeperServer
     kafka: KafkaServer
     settings: dict[str, str] = field(default_factory=dict)
+    access: Access | None = None
+    """As whom the test itself uses ZooKeeper."""
+    kafka_options: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.namespace = uuid.uuid4().hex[:12]
@@ -62,9 +66,9 @@ class Pipeline:
         self.lake = self.directory / "lake"
         self.lake.mkdir(parents=True, exist_ok=True)
         self._resources = ExitStack()
-        store = self._resources.enter_context(zookeeper_store(self.hosts))
+        store = self._resources.enter_context(zookeeper_store(self.hosts, access=self.access))
         self.ledger: Ledger = ledger_on(store, clock=SystemClock(), randomness=random.Random())
-        self._connection = KafkaConnection(self.kafka.bootstrap, "test", namespace=self.namespace)
+        self._connection = KafkaConnection(self.kafka.bootstrap, "test", self.kafka_options, self.namespace)
         self.publisher = KafkaPublisher(self._connection)
         self._resources.callback(self.publisher.close)
         self._starts = 0
@@ -134,7 +138,7 @@ class Pipeline:
     def tasks(self) -> list[BuildBucket]:
         """Every task sent so far."""
         topic = self._connection.qualified(TASKS.name)
-        found = read_all(self.kafka, topic, partitions=TASKS.partitions)
+        found = read_all(self.kafka, topic, partitions=TASKS.partitions, options=self.kafka_options)
         messages = [decode(TASKS.name, value, list(headers.items()), "here").message for value, headers in found]
         return [m for m in messages if isinstance(m, BuildBucket)]
 

@@ -1,30 +1,24 @@
-"""The whole system as processes: the event pipeline with real workers, and a second engine that checks their rows.
-
-DuckDB recomputes a view from the registered files and nothing else: no code of the system takes part in it.
-"""
+"""The whole system as processes: the event pipeline with real workers, and a second engine that checks their rows."""
 
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import duckdb
 import pytest
 
 from floodmark.bus.ports import Outgoing
 from floodmark.contracts.envelope import decode, encode, originate
 from floodmark.contracts.messages import BucketBuilt, BuildBucket, SourceFingerprint
 from floodmark.contracts.topics import RESULTS, TASKS
-from floodmark.core.buckets import State
 from floodmark.core.scheduling import task_id
-from floodmark.core.tables import ViewHeader
 from floodmark.core.transitions import Mode
 from floodmark.local.kafka import KafkaServer
 from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.eventually import eventually
 from tests.support.kafka_tools import read_all
+from tests.support.oracle import Oracle, Recomputation
 from tests.support.pipeline import Pipeline
 from tests.support.service_process import ServiceUnderTest
 
@@ -38,19 +32,9 @@ SMALL_SPARK = {
 START_WITHIN_S = 180
 """Spark takes ten seconds to start on a machine that does nothing else."""
 
-Row = tuple[Any, ...]
-
 
 @dataclass
-class Recomputation:
-    """A view's stored rows in another engine's words. `{source}` stands for the rows of the registered files."""
-
-    sql: str
-    columns: Sequence[str]
-
-
-@dataclass
-class System(Pipeline):
+class System(Oracle, Pipeline):
     recomputations: dict[str, Recomputation] = field(default_factory=dict)
 
     def start_workers(self, count: int = 2, **environ: str) -> list[ServiceUnderTest]:
@@ -70,32 +54,6 @@ class System(Pipeline):
             worker.await_event("service_started", within_s=2 * START_WITHIN_S)
         for worker in workers:
             eventually(lambda w=worker: _partitions(w), within_s=120, what="partitions for a worker")  # type: ignore[misc]
-
-    # -- waiting ---------------------------------------------------------------------------------------------------
-
-    def await_built(self, view: str, *, up_to_ms: int, within_s: float = 240) -> None:
-        """Until the watermark is there, every entry is VALID from the source as it is now, and nothing is under way."""
-
-        def built() -> bool:
-            behind = self.behind(view)
-            records = self.ledger.dispatch.records(view)
-            watermark_ms = self.ledger.views.header(view).watermark_ms
-            assert watermark_ms is not None, "nothing is covered yet"
-            assert watermark_ms >= up_to_ms, f"watermark {watermark_ms} of {up_to_ms}"
-            assert not behind, f"{len(behind)} behind, first {behind[:3]}, records {list(records.items())[:3]}"
-            assert not records, f"records {list(records.items())[:3]}"
-            return True
-
-        eventually(built, within_s=within_s, every_s=0.2, what=f"{view} built up to {up_to_ms}")
-
-    def behind(self, view: str) -> list[int]:
-        """Buckets with an entry that is not VALID from the source as it is now."""
-        state = self.ledger.views.state(view)
-        definition = state.header.definition
-        starts = sorted(state.entries)
-        sources = self.ledger.registry.read_windows(definition.table, [definition.grid.window(s) for s in starts])
-        live = {s: found.source.fingerprint for s, found in zip(starts, sources, strict=True)}
-        return [s for s in starts if (e := state.entries[s]).state is not State.VALID or e.fingerprint != live[s]]
 
     # -- the scheduler, played by the test -------------------------------------------------------------------------
 
@@ -131,40 +89,6 @@ class System(Pipeline):
         messages = [decode(RESULTS.name, value, list(headers.items()), "here").message for value, headers in found]
         return [m for m in messages if isinstance(m, BucketBuilt) and m.view == view]
 
-    # -- checking --------------------------------------------------------------------------------------------------
-
-    def check(self, view: str) -> int:
-        """Every VALID bucket holds exactly what DuckDB makes of the registered files. Returns how many have rows."""
-        state = self.ledger.views.state(view)
-        valid = sorted(s for s, e in state.entries.items() if e.state is State.VALID)
-        with_rows = 0
-        for start_ms in valid:
-            stored = self.stored_rows(state.header, [f.name for f in state.entries[start_ms].files], view)
-            wanted = self.wanted_rows(state.header, start_ms, view)
-            assert stored == wanted, f"{view} bucket {start_ms}: {stored[:3]} are stored, {wanted[:3]} are right"
-            with_rows += bool(wanted)
-        return with_rows
-
-    def stored_rows(self, header: ViewHeader, names: Sequence[str], view: str) -> list[Row]:
-        if not names:
-            return []
-        paths = [f"{header.definition.location}/{name}" for name in names]
-        columns = ", ".join(self.recomputations[view].columns)
-        return _rows(f"SELECT {columns} FROM read_parquet({paths!r})")
-
-    def wanted_rows(self, header: ViewHeader, start_ms: int, view: str) -> list[Row]:
-        table = self.ledger.registry.definition(header.definition.table)
-        window = header.definition.grid.window(start_ms)
-        found = self.ledger.registry.read_window(table.name, window).segments.values()
-        if not found:
-            return []
-        paths = [f"{table.location}/{s.path}" for s in found]
-        within = (
-            f"epoch_ms({table.time_column}) >= {window.start_ms} AND epoch_ms({table.time_column}) < {window.end_ms}"
-        )
-        source = f"(SELECT * FROM read_parquet({paths!r}) WHERE {within})"
-        return _rows(self.recomputations[view].sql.format(source=source))
-
 
 def _partitions(worker: ServiceUnderTest) -> set[str]:
     """What a worker reads now, by what it logged of assignments."""
@@ -175,18 +99,6 @@ def _partitions(worker: ServiceUnderTest) -> set[str]:
         elif event["event"] in ("partitions_revoked", "partitions_lost"):
             held -= set(event["partitions"])
     return held
-
-
-def _rows(sql: str) -> list[Row]:
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        rows = connection.execute(sql).fetchall()
-    return sorted((tuple(_comparable(value) for value in row) for row in rows), key=repr)
-
-
-def _comparable(value: Any) -> Any:
-    """Sums of doubles depend on the order they are added in; nine digits of them do not."""
-    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 @pytest.fixture(scope="session")

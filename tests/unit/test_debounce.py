@@ -21,7 +21,9 @@ def cause(event_id: str) -> Cause:
 def hear(
     pending: Pending, ranges: list[Interval] | None, event_id: str, *, now_ms: int = 0, adds_data: bool = True
 ) -> None:
-    pending.add(ranges, lambda: cause(event_id), adds_data=adds_data, now_ms=now_ms)
+    pending.count(1, now_ms)
+    if pending.has_news_in(ranges, adds_data=adds_data):
+        pending.add(ranges, cause(event_id), adds_data=adds_data)
 
 
 def test_nothing_heard_is_never_due() -> None:
@@ -115,6 +117,18 @@ def test_marks_cover_exactly_what_was_heard_and_none_only_repeats_earlier_ones(h
         assert own - covered, f"{mark} adds nothing"
         covered |= own
     assert covered == expected
+
+
+@given(st.lists(st.tuples(st.none() | st.lists(a_range, min_size=1, max_size=2), st.booleans()), max_size=30))
+def test_a_change_has_news_exactly_when_adding_it_adds_something(
+    heard: list[tuple[list[Interval] | None, bool]],
+) -> None:
+    """What is not added because it has none would have changed nothing."""
+    pending = Pending(BOUNDS)
+    for n, (ranges, adds_data) in enumerate(heard):
+        before, has_news = pending.batch, pending.has_news_in(ranges, adds_data=adds_data)
+        pending.add(ranges, cause(str(n)), adds_data=adds_data)
+        assert has_news == (pending.batch != before)
 
 
 def test_a_long_list_of_scattered_changes_is_heard_in_about_its_length() -> None:

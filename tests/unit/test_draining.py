@@ -55,7 +55,7 @@ def as_any(value: object) -> Any:
 def test_a_worker_whose_partitions_are_gone_waits_for_its_jobs_without_spinning() -> None:
     """The job holds its hold until it has ended, so it is waited for."""
     clock, pump = FrozenClock(), IdlePump()
-    worker = Worker(as_any(pump), as_any(BusyFor(clock, 900)), as_any(SimpleNamespace()), Stopping(), clock)
+    worker = Worker(as_any(pump), as_any(BusyFor(clock, 900)), *(as_any(SimpleNamespace()),) * 2, Stopping(), clock)
     worker.drain(deadline_ms=2_000)
     assert clock.ms >= 900
     assert not worker.stopping.now, "it ended by itself"

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from floodmark.core.errors import Unavailable
-from floodmark.service.health import Health
+from floodmark.service.health import START, Health
 from floodmark.service.port import Answer, Request, ServicePort
 from tests.support.bus_doubles import FrozenClock
 
@@ -85,6 +85,15 @@ def test_metrics_are_in_the_prometheus_text_form(port: ServicePort) -> None:
 def test_an_unknown_page_tells_which_there_are(port: ServicePort) -> None:
     """404 with the list."""
     assert get(port, "/") == (404, "no such page; there are /healthz, /metrics, /readyz\n")
+
+
+def test_a_page_that_is_not_there_yet_is_no_unknown_page(port: ServicePort, health: Health) -> None:
+    """While the service starts its pages are missing: 503, try again. A 404 would be taken for an answer."""
+    health.require(START, lambda: "still starting")
+    status, text = get(port, "/v1/sql")
+    assert (status, json.loads(text)) == (503, {"rule": "starting", "reason": "still starting"})
+    health.require(START, lambda: None)
+    assert get(port, "/v1/sql")[0] == 404
 
 
 def test_a_taken_port_is_named(health: Health) -> None:

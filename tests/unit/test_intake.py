@@ -36,8 +36,7 @@ class Floor:
         return self.bench.task(hour, Mode.APPEND).model_copy(update=changed)
 
     def offer(self, *hours: int, **changed: str) -> None:
-        for hour in hours:
-            self.intake.offer(self.bench.deliver(self.task(hour, **changed)))
+        self.intake.offer([self.bench.deliver(self.task(hour, **changed)) for hour in hours])
 
     def step(self, after_ms: int = 0) -> list[tuple[str, list[int]]]:
         """Starts what is due. Each batch as its lane and hours, once it has run."""

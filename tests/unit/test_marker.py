@@ -9,15 +9,18 @@ import pytest
 
 from floodmark.bus.delivery import Assignment, Delivery, Finished, Outcomes
 from floodmark.bus.ports import Partition, Record
-from floodmark.contracts.messages import Message, SegmentChange, SegmentsChanged, TimeRange
+from floodmark.contracts.changes import Changes, changes_of
+from floodmark.contracts.messages import SegmentChange, SegmentsChanged, TimeRange
+from floodmark.core.buckets import BUCKETS_PER_SHARD, Cause, Mark
 from floodmark.core.debounce import Batch, Bounds
 from floodmark.core.errors import InvalidInput, Unavailable
+from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.ledger.ledger import Ledger
 from floodmark_consistency.index import ViewIndex, read_index
 from floodmark_consistency.marker import Marker
 from floodmark_consistency.marking import mark_view
 from tests.support.bus_doubles import FrozenClock
-from tests.support.ledger_kit import Kit, segment
+from tests.support.ledger_kit import VIEW, Kit, segment
 from tests.support.memory_store import MemoryStore, Watched
 
 HOUR = 3_600_000
@@ -84,7 +87,7 @@ class Bench:
         self.trouble: dict[str, Exception] = {}
         self.index_reads = 0
         self.offset = 0
-        self.outcomes: Outcomes[Message] = queue.SimpleQueue()
+        self.outcomes: Outcomes[Changes] = queue.SimpleQueue()
         self._finished: list[int] = []
         self.marker = Marker(
             mark=self._mark,
@@ -145,7 +148,7 @@ class Bench:
         headers = [("ce_traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode())]
         record = Record(Partition("segments.v1", 0), self.offset, None, b"", headers)
         self.offset += 1
-        self.marker.offer(Delivery(record, event, Assignment(record.partition), self.outcomes))
+        self.marker.offer([Delivery(record, changes_of(event), Assignment(record.partition), self.outcomes)])
         return Heard(record.offset, self)
 
 
@@ -216,6 +219,35 @@ def test_a_change_of_a_table_without_views_touches_the_ledger_not_once() -> None
     assert delivery.finished
     bench.hear(3, table="rides")
     assert accesses_of_a_second() > idle, "the counter does not see the marks of a table that has a view"
+
+
+def test_a_mark_inside_coverage_takes_three_round_trips() -> None:
+    """The header with its sync, the shard, the write: whatever else it looked at would be asked for by every event."""
+    store = CountingStore(MemoryStore())
+    kit = Kit(store)
+    kit.set_up()
+    kit.put(segment("a", 0, 3))
+    for hour in range(3):
+        kit.append(hour)
+    before = store.accesses
+    marks = (Mark(IntervalSet.of([Interval(HOUR, 2 * HOUR)]), Cause("event", "e1", 0)),)
+    mark_view(kit.ledger, VIEW.name, Batch(marks, None))
+    assert store.accesses - before == 3
+    assert kit.states() == {0: "VALID", 1: "STALE", 2: "VALID"}
+
+
+def test_a_mark_finds_entries_in_shards_far_from_coverage() -> None:
+    """An append out of order is marked too, wherever it lies, with others that lie in coverage (INV-7)."""
+    kit = Kit(MemoryStore())
+    kit.set_up()
+    far = 10 * BUCKETS_PER_SHARD
+    kit.put(segment("a", 0, 1), segment("far", far, far + 1))
+    kit.append(0)
+    kit.append(far)
+    ranges = [IntervalSet.of([Interval(hour * HOUR, (hour + 1) * HOUR)]) for hour in (0, far)]
+    marks = tuple(Mark(one, Cause("event", "e1", 0)) for one in ranges)
+    mark_view(kit.ledger, VIEW.name, Batch(marks, None))
+    assert kit.states() == {0: "STALE", far: "STALE"}
 
 
 def test_a_view_created_just_before_the_event_is_marked_although_the_index_is_older() -> None:

@@ -24,9 +24,9 @@ class BatchingSink(Generic[T]):
         self._waiting: list[Delivery[T]] = []
         self._running = False
 
-    def offer(self, delivery: Delivery[T]) -> None:
+    def offer(self, deliveries: Sequence[Delivery[T]]) -> None:
         with self._lock:
-            self._waiting.append(delivery)
+            self._waiting += deliveries
             if self._running:
                 return
             self._running = True

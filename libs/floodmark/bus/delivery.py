@@ -1,6 +1,7 @@
 """A record on its way through a sink, and how the sink tells the pump what became of it."""
 
 import queue
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -76,12 +77,12 @@ class Receipts(Generic[T]):
     __slots__ = ("_offsets", "_outcomes")
 
     def __init__(self) -> None:
-        self._offsets: dict[Assignment, list[int]] = {}
+        self._offsets: defaultdict[Assignment, list[int]] = defaultdict(list)
         self._outcomes: Outcomes[T] | None = None
 
     def add(self, delivery: Delivery[T]) -> None:
         self._outcomes = delivery._outcomes
-        self._offsets.setdefault(delivery.assignment, []).append(delivery.record.offset)
+        self._offsets[delivery.assignment].append(delivery.record.offset)
 
     def finish(self) -> None:
         """Every effect of these records is durable."""
@@ -91,5 +92,5 @@ class Receipts(Generic[T]):
 
 
 class Sink(Protocol[T]):
-    def offer(self, delivery: Delivery[T]) -> None:
-        """Take the record; tell its outcome now or later. Must not block."""
+    def offer(self, deliveries: Sequence[Delivery[T]]) -> None:
+        """Take what one turn of the pump brought; tell the outcome of each now or later. Must not block."""

@@ -6,14 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import structlog
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from floodmark.bus.ports import CommitAnswer, Headers, Outgoing, Partition, RebalanceListener, Record
+from floodmark.bus.ports import CommitAnswer, Outgoing, Partition, RebalanceListener, Record
 from floodmark.contracts.topics import ALL_TOPICS, Topic
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
 
@@ -53,7 +53,7 @@ class KafkaConnection:
 
     bootstrap: str
     client_id: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     namespace: str = ""
     """Stands before every topic and group, so that several installations can share one cluster."""
     _partitions: dict[tuple[str, int], Partition] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -73,18 +73,18 @@ class KafkaConnection:
             found = self._partitions[topic, number] = Partition(plain, number)
         return found
 
-    def record(self, message: Message) -> Record | None:
-        """A message as a record; None for one that only reports an error."""
-        error = message.error()
-        if error is not None:
-            log.warning("bus_error_reported", error=error.str(), code=error.name())
-            return None
-        topic, number, offset = message.topic(), message.partition(), message.offset()
-        assert topic is not None
-        assert number is not None
-        assert offset is not None
-        headers = cast(Callable[[], Headers | None], message.headers)
-        return Record(self.partition(topic, number), offset, message.key(), message.value(), headers)
+    def records(self, messages: Sequence[Any]) -> list[Record]:
+        """Messages as records, but for those that only report an error: only these have no topic, place or offset."""
+        partition = self.partition
+        records = [
+            Record(partition(m.topic(), m.partition()), m.offset(), m.key(), m.value(), m.headers)
+            for m in messages
+            if m.error() is None
+        ]
+        if len(records) < len(messages):
+            for error in (m.error() for m in messages if m.error() is not None):
+                log.warning("bus_error_reported", error=error.str(), code=error.name())
+        return records
 
     def client_config(self) -> dict[str, str | int | float | bool]:
         return {
@@ -172,7 +172,7 @@ class KafkaSource:
         if first is None:
             return []
         messages = [first, *(self._consumer.consume(records_max - 1, 0) if records_max > 1 else ())]
-        return [record for record in map(self._connection.record, messages) if record is not None]
+        return self._connection.records(messages)
 
     def pause(self, partitions: Collection[Partition]) -> None:
         self._consumer.pause([self._connection.at(p) for p in partitions])
@@ -310,7 +310,10 @@ def _commit_answer(errors: Sequence[KafkaError]) -> CommitAnswer:
 
 def ensure_topics(connection: KafkaConnection, topics: Sequence[Topic], *, replication: int, timeout_s: float) -> None:
     """Create the topics that are missing, with their own partitions and retention. What exists is left as it is."""
-    admin = AdminClient(connection.client_config())
+    heard: list[KafkaError] = []
+    # Its stub leaves callbacks out, which it takes as every client does.
+    config = cast(dict[str, str | int | float | bool], connection.client_config() | {"error_cb": heard.append})
+    admin = AdminClient(config)
     wanted = [
         NewTopic(
             connection.qualified(topic.name),
@@ -321,12 +324,44 @@ def ensure_topics(connection: KafkaConnection, topics: Sequence[Topic], *, repli
         for topic in topics
     ]
     for name, future in admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=timeout_s).items():
+        while not future.done():
+            admin.poll(0.1)  # what goes wrong on the way is told here, and nowhere else
+            _check_login(connection, heard)
         try:
             future.result()
             log.info("topic_created", topic=name)
         except KafkaException as failure:
-            error = failure.args[0]
-            if error.code() in _NO_ANSWER:
-                raise Unavailable(f"no Kafka answered at {connection.bootstrap} within {timeout_s:g} s") from failure
-            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise Unavailable(f"topic {name} could not be created: {error.str()}") from failure
+            code = failure.args[0].code()
+            if code in _NO_ANSWER:
+                raise Unavailable(
+                    f"no Kafka answered at {connection.bootstrap} within {timeout_s:g} s{_reason(heard)}"
+                ) from failure
+            if code != KafkaError.TOPIC_ALREADY_EXISTS and not _made_by_others(admin, name, code, timeout_s):
+                raise Unavailable(f"topic {name} could not be created: {failure.args[0].str()}") from failure
+
+
+def _check_login(connection: KafkaConnection, heard: Sequence[KafkaError]) -> None:
+    """A refused login is not waited out: librdkafka would try the same password until the time is up."""
+    for error in heard:
+        if error.code() == KafkaError._AUTHENTICATION:
+            raise Unavailable(
+                f"Kafka at {connection.bootstrap} refused the login: {error.str()}; "
+                "see kafka.username, kafka.password and kafka.sasl_mechanism"
+            )
+
+
+def _reason(heard: Sequence[KafkaError]) -> str:
+    """What went wrong last, as far as librdkafka tells. That all brokers are down is no reason, but what it came to."""
+    reasons = [error for error in heard if error.code() != KafkaError._ALL_BROKERS_DOWN]
+    if reasons:
+        # A failed handshake comes under several codes, and with its state at the end.
+        hint = "; see kafka.tls and kafka.tls_ca" if "SSL" in reasons[-1].str() else ""
+        return f": {reasons[-1].str()}{hint}"
+    return ": it hangs up without a word; it may want TLS or a login (kafka.tls, kafka.username)" if heard else ""
+
+
+def _made_by_others(admin: AdminClient, topic: str, code: int, timeout_s: float) -> bool:
+    """Where we may use topics and not make them, Kafka refuses before it looks whether there is anything to make."""
+    if code != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return False
+    return admin.list_topics(topic, timeout=timeout_s).topics[topic].error is None

@@ -1,9 +1,9 @@
 """The consuming loop: takes records from a source, hands them to a sink, and commits what is durable.
 
-    poll --> decode --> sink.offer(delivery) ... delivery.finish() --> tracker --> commit
-               |                                 .refuse(error) ----> dead letter, then finish
-               +-- invalid: dead letter          .retry(error) -----> offered again after a backoff
-                                                 .crash(error) -----> raised from step, nothing committed
+    poll --> decode --> sink.offer(deliveries) ... delivery.finish() --> tracker --> commit
+               |                                   .refuse(error) ----> dead letter, then finish
+               +-- invalid: dead letter            .retry(error) -----> offered again after a backoff
+                                                   .crash(error) -----> raised from step, nothing committed
 
 The loop and the processing are separate things: a sink may run records on threads, or collect them and finish
 many at once. Effects come first, offsets last (INV-8): the committed position is the lowest outstanding offset.
@@ -22,6 +22,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar, cast
 
 import structlog
@@ -126,13 +127,7 @@ class Pump(Generic[T]):
         room = max(min(self._limits.in_flight_max - self._in_flight, self._limits.turn_max), 1)
         timeout_ms = self._limits.busy_poll_ms if self._in_flight else self._limits.idle_poll_ms
         records = self._source.poll(records_max=room, timeout_ms=timeout_ms)
-        may_progress = self._may_progress()
-        for record in records:
-            if delivery := self._accept(record):
-                if may_progress:
-                    self._sink.offer(delivery)
-                else:
-                    self._wait(delivery)
+        self._hand_out([delivery for record in records if (delivery := self._accept(record))])
         self._settle()
         self._commit_soon()
         return 0
@@ -167,6 +162,13 @@ class Pump(Generic[T]):
             Delivery(record, cast(T, None), assignment, self._outcomes).refuse(error)
             return None
         return Delivery(record, message, assignment, self._outcomes)
+
+    def _hand_out(self, deliveries: Sequence[Delivery[T]]) -> None:
+        if not self._may_progress():
+            for delivery in deliveries:
+                self._wait(delivery)
+        elif deliveries:
+            self._sink.offer(deliveries)
 
     def _start_over(self, old: Assignment, record: Record) -> Assignment:
         """The log begins again below what was read: the topic was deleted and recreated. What is in flight is void."""
@@ -233,7 +235,7 @@ class Pump(Generic[T]):
             if delivery.refusal is not None:
                 delivery.refuse(delivery.refusal)
             else:
-                self._sink.offer(delivery)
+                self._sink.offer([delivery])
 
     # -- flow and positions ----------------------------------------------------------------------------------------
 
@@ -350,8 +352,9 @@ class ConcurrentSink(Generic[T]):
         self._executor = executor
         self._about = about
 
-    def offer(self, delivery: Delivery[T]) -> None:
-        self._executor.submit(lambda: self._run(delivery))
+    def offer(self, deliveries: Sequence[Delivery[T]]) -> None:
+        for delivery in deliveries:
+            self._executor.submit(partial(self._run, delivery))
 
     def _run(self, delivery: Delivery[T]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""`floodmark ledger show`, `export` and `import`: look into ZooKeeper, carry a view's state out of it and back in."""
+"""`floodmark ledger`: look into ZooKeeper, carry a view's state out of it and back in, give what is there an owner."""
 
 import json
 import logging
@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,14 +18,16 @@ from floodmark.catalog.times import time_ms
 from floodmark.cli.ledger_tables import rendered
 from floodmark.core.errors import FloodmarkError, InvalidInput, Unavailable
 from floodmark.core.ports import SystemClock
-from floodmark.ledger import exchange, inspection
+from floodmark.ledger import exchange, inspection, protection
+from floodmark.ledger.access import Access
 from floodmark.ledger.ledger import Ledger, ledger_on
 from floodmark.ledger.session import Session
 from floodmark.ledger.zookeeper import ZooKeeperStore
 from floodmark.local import config as stack
 from floodmark.local.config import ZOOKEEPER
 from floodmark.local.ports import LOOPBACK
-from floodmark.service.settings import ZooKeeperSettings
+from floodmark.local.services import SETTINGS_FILE
+from floodmark.service.settings import ServiceSettings, ZooKeeperSettings, load
 
 EXIT_REFUSED = 1
 EXIT_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h: the server, not the request, is the trouble
@@ -100,35 +103,67 @@ def import_(
     print(f"view {header.definition.name} imported as incarnation {header.incarnation}: {buckets} buckets, all STALE")
 
 
+@app.command()
+def protect(
+    *,
+    former_password_file: Annotated[
+        Path | None, typer.Option(help="The password that was in use before, when it has changed.")
+    ] = None,
+    zookeeper: Hosts = None,
+    directory: Directory = None,
+) -> None:
+    """Give every node to zookeeper.username alone. Once, when authentication is turned on or its password changed."""
+    with refusals_told():
+        settings = _settings(zookeeper, directory)
+        if not settings.username:
+            raise InvalidInput("nobody", "set zookeeper.username and zookeeper.password first")
+        former = _read(former_password_file).decode().rstrip("\r\n") if former_password_file else ""
+        access = replace(settings.access, former_password=former)
+        with opened_session(settings.hosts, access) as session:
+            nodes = protection.protect(session)
+    print(f"{nodes} nodes are {settings.username}'s alone")
+
+
 def _read(file: Path) -> bytes:
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
-        raise InvalidInput("import-file", f"{file} cannot be read: {error.strerror}") from error
+        raise InvalidInput("file", f"{file} cannot be read: {error.strerror}") from error
 
 
 @contextmanager
 def opened_ledger(hosts: str | None, directory: Path | None, *, for_writing: bool = False) -> Iterator[Ledger]:
     """The ledger. For a look it is taken as it is: not even its root nodes are created."""
-    _quiet_logs()
-    session = Session(hosts=_hosts(hosts, directory), timeout_ms=SESSION_TIMEOUT_MS, on_lost=lambda: None)
-    session.open(timeout_ms=CONNECT_TIMEOUT_MS)
-    try:
+    settings = _settings(hosts, directory)
+    with opened_session(settings.hosts, settings.access) as session:
         store = ZooKeeperStore(session)
         if for_writing:
             store.ensure_root()
         yield ledger_on(store, clock=SystemClock(), randomness=random.SystemRandom())
+
+
+@contextmanager
+def opened_session(hosts: str, access: Access) -> Iterator[Session]:
+    _quiet_logs()
+    session = Session(hosts=hosts, timeout_ms=SESSION_TIMEOUT_MS, access=access, on_lost=lambda: None)
+    session.open(timeout_ms=CONNECT_TIMEOUT_MS)
+    try:
+        yield session
     finally:
         session.close()
 
 
-def _hosts(hosts: str | None, directory: Path | None) -> str:
+def _settings(hosts: str | None, directory: Path | None) -> ZooKeeperSettings:
+    """As a service would read them; the flags say where, the settings as whom."""
     if directory is None:
-        return hosts or ZooKeeperSettings().hosts
+        found = load(ServiceSettings).zookeeper
+        return found.model_copy(update={"hosts": hosts}) if hosts else found
     config = stack.read(directory.resolve())
     if config is None:
         raise InvalidInput("stack-dir", f"no stack was ever started in {directory}")
-    return f"{LOOPBACK}:{config.ports[ZOOKEEPER]}"
+    file = directory / SETTINGS_FILE
+    found = load(ServiceSettings, str(file) if file.exists() else None).zookeeper
+    return found.model_copy(update={"hosts": f"{LOOPBACK}:{config.ports[ZOOKEEPER]}"})
 
 
 def _quiet_logs() -> None:

@@ -22,8 +22,9 @@ from floodmark.core.names import NAME_PATTERN
 
 REASON_CHARS_MAX = 4_096
 SLICES_MAX = 10_000
-
-_COUNT_MAX = 2**53 - 1  # the largest number that JSON tools which read numbers as doubles keep exact
+CHANGES_MAX = 10_000
+ID_CHARS_MAX = 256
+COUNT_MAX = 2**53 - 1  # the largest number that JSON tools which read numbers as doubles keep exact
 _ZK_VERSION_MAX = 2**31 - 1
 _DECIMAL = "^-?(0|[1-9][0-9]{0,18})$"
 
@@ -95,10 +96,10 @@ RawBytes = Annotated[
 ]
 
 TimeMs = Annotated[int, Field(ge=TIME_MIN_MS, le=TIME_MAX_MS)]
-Count = Annotated[int, Field(ge=0, le=_COUNT_MAX)]
-Positive = Annotated[int, Field(ge=1, le=_COUNT_MAX)]
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+Positive = Annotated[int, Field(ge=1, le=COUNT_MAX)]
 
-Id = Annotated[str, StringConstraints(pattern="^[!-~]{1,256}$")]
+Id = Annotated[str, StringConstraints(pattern=f"^[!-~]{{1,{ID_CHARS_MAX}}}$")]
 TraceId = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 Reason = Annotated[str, StringConstraints(max_length=REASON_CHARS_MAX)]
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=REASON_CHARS_MAX)]

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from floodmark.contracts.fields import (
+    CHANGES_MAX,
     Count,
     Id,
     Int64,
@@ -134,7 +135,7 @@ class SegmentsChanged(Message):
     table: Name
     registry_version: Count
     registered_at_ms: TimeMs
-    changes: tuple[SegmentChange, ...] = Field(min_length=1, max_length=10_000)
+    changes: tuple[SegmentChange, ...] = Field(min_length=1, max_length=CHANGES_MAX)
 
 
 class SourceFingerprint(Part):

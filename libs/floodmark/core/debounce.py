@@ -6,9 +6,8 @@ endless stream of events cannot postpone a mark.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from floodmark.core.buckets import Cause, Mark
@@ -58,10 +57,13 @@ class _Heard:
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
+    def covers(self, start_ms: int, end_ms: int) -> bool:
+        at = bisect_right(self.starts, start_ms) - 1
+        return at >= 0 and end_ms <= self.ends[at]
+
     def add(self, start_ms: int, end_ms: int) -> bool:
         """Take a range in, merging what it touches. False when all of it was there already."""
-        at = bisect_right(self.starts, start_ms) - 1
-        if at >= 0 and end_ms <= self.ends[at]:
+        if self.covers(start_ms, end_ms):
             return False
         first, after = bisect_left(self.ends, start_ms), bisect_right(self.starts, end_ms)
         if first < after:
@@ -83,23 +85,37 @@ class Pending:
     _first_ms: int = 0
     _last_ms: int = 0
 
-    def add(self, ranges: Sequence[Span] | None, cause: Callable[[], Cause], *, adds_data: bool, now_ms: int) -> None:
-        """One change; no ranges means any time. It adds a mark only for what no earlier one covers, so each bucket
-        keeps its first cause, and a cause is made only for a change that becomes one."""
+    def count(self, changes: int, now_ms: int) -> None:
+        """So many changes are heard now, whatever is new in them."""
         if self._count == 0:
             self._first_ms = now_ms
         self._last_ms = now_ms
-        self._count += 1
+        self._count += changes
+
+    def has_news_in(self, ranges: Sequence[Span] | None, *, adds_data: bool) -> bool:
+        """Whether a change is to be added. Most of a burst are not, and cost no more than this question."""
+        if ranges is None:
+            return not self._whole_view
+        for span in ranges:
+            if adds_data and (self._added is None or span.start_ms < self._added.from_ms):
+                return True
+            if not self._whole_view and not self._heard.covers(span.start_ms, span.end_ms):
+                return True
+        return False
+
+    def add(self, ranges: Sequence[Span] | None, cause: Cause, *, adds_data: bool) -> None:
+        """One change; no ranges means any time. It adds a mark only for what no earlier one covers, so each bucket
+        keeps its first cause."""
         if ranges is None:
             self._hear_of_any_time(cause)
             return
         grew = False
         for span in ranges:
             if adds_data and (self._added is None or span.start_ms < self._added.from_ms):
-                self._added = Added(span.start_ms, cause())
+                self._added = Added(span.start_ms, cause)
             grew |= not self._whole_view and self._heard.add(span.start_ms, span.end_ms)
         if grew:
-            self._marks.append(Mark(IntervalSet.of(Interval(s.start_ms, s.end_ms) for s in ranges), cause()))
+            self._marks.append(Mark(IntervalSet.of(Interval(s.start_ms, s.end_ms) for s in ranges), cause))
 
     @property
     def batch(self) -> Batch:
@@ -114,10 +130,10 @@ class Pending:
             return self._first_ms
         return min(self._last_ms + self.bounds.quiet_ms, self._first_ms + self.bounds.age_max_ms)
 
-    def _hear_of_any_time(self, cause: Callable[[], Cause]) -> None:
+    def _hear_of_any_time(self, cause: Cause) -> None:
         if not self._whole_view:
             self._whole_view = True
-            self._marks.append(Mark(None, cause()))
+            self._marks.append(Mark(None, cause))
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
@@ -128,10 +144,6 @@ def merged(batches: Sequence[Batch]) -> Batch:
     for batch in batches:
         for mark in batch.marks:
             ranges = None if mark.ranges is None else mark.ranges.intervals
-            pending.add(ranges, partial(_cause_of, mark), adds_data=False, now_ms=0)
+            pending.add(ranges, mark.cause, adds_data=False)
     added = [batch.added for batch in batches if batch.added is not None]
     return Batch(pending.batch.marks, min(added, key=lambda a: a.from_ms, default=None))
-
-
-def _cause_of(mark: Mark) -> Cause:
-    return mark.cause

@@ -43,12 +43,19 @@ class IntervalSet:
 
     def clip(self, window: Interval) -> "IntervalSet":
         """The part inside the window."""
+        if self.lies_in(window):
+            return self
         return IntervalSet(
             tuple(
                 Interval(max(i.start_ms, window.start_ms), min(i.end_ms, window.end_ms))
                 for i in self.intervals
                 if i.overlaps(window)
             )
+        )
+
+    def lies_in(self, window: Interval) -> bool:
+        return not self.intervals or (
+            window.start_ms <= self.intervals[0].start_ms and self.intervals[-1].end_ms <= window.end_ms
         )
 
     def overlaps(self, window: Interval) -> bool:

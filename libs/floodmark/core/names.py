@@ -10,9 +10,13 @@ _NAME = re.compile(NAME_PATTERN)
 _SHOWN_CHARS_MAX = 80  # enough to recognise the offender; the sender decides how long it is
 
 
+def is_name(value: str) -> bool:
+    return _NAME.fullmatch(value) is not None
+
+
 def checked_name(value: str, *, what: str = "name") -> str:
     """`value` itself when it may name a table or a view. `what` is how the message calls it, such as "view"."""
-    if not _NAME.fullmatch(value):
+    if not is_name(value):
         raise name_refusal(value, what=what)
     return value
 

@@ -10,25 +10,41 @@ from typing import Any
 
 import structlog
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import (
+    AuthFailedError,
+    KazooException,
+    NoAuthError,
+    SessionClosedRequireSaslError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import make_digest_acl
 
 from floodmark.core.errors import Unavailable
-from floodmark.ledger.paths import SERVICES
+from floodmark.ledger.access import Access
+from floodmark.ledger.paths import ROOT, SERVICES
+from floodmark.ledger.wire import Wire
 
 log = structlog.get_logger()
 _LOOK_EVERY_MS = 100
+_ANSWER_WITHIN_S = 10
+_REFUSALS = (AuthFailedError, NoAuthError, SessionClosedRequireSaslError)
 
 
 class Session:
     """Connects once. A suspended session comes back by itself; a lost one is reported and never revived here."""
 
-    def __init__(self, *, hosts: str, timeout_ms: int, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, *, hosts: str, timeout_ms: int, on_lost: Callable[[], None], access: Access | None = None
+    ) -> None:
         self._hosts = hosts
         self._on_lost = on_lost
+        self._access = access or Access()
+        self._wire = Wire(hint=_hint(self._access))
         self._client = KazooClient(
             hosts=hosts,
             timeout=timeout_ms / 1000,
+            handler=self._wire,
+            **_secured(self._access),
             # A restarted server gives each session its full time again: several tries fall into it.
             connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": min(2.0, timeout_ms / 5_000)},
         )
@@ -57,11 +73,26 @@ class Session:
         started = self._client.start_async()
         for _ in range(max(timeout_ms // _LOOK_EVERY_MS, 1)):
             if started.wait(_LOOK_EVERY_MS / 1000):
+                self._look_in()
                 return
             if give_up():
                 break
         self.close()
-        raise Unavailable(f"no ZooKeeper answered at {self._hosts} within {timeout_ms} ms")
+        why = f": {self._wire.trouble}" if self._wire.trouble else ""
+        raise Unavailable(f"no ZooKeeper answered at {self._hosts} within {timeout_ms} ms{why}")
+
+    def _look_in(self) -> None:
+        """ZooKeeper takes any name and password; whether they fit shows when a node is read."""
+        try:
+            self._client.get_async(ROOT).get(timeout=_ANSWER_WITHIN_S)
+            acl, _ = self._client.get_acls_async(ROOT).get(timeout=_ANSWER_WITHIN_S)
+        except _REFUSALS as error:
+            self.close()
+            raise Unavailable(f"ZooKeeper at {self._hosts} {_refused(self._access)}") from error
+        except (KazooException, KazooTimeoutError):
+            return  # not there yet; or a connection that broke, of which the next request will tell
+        if self._client.default_acl and acl != self._client.default_acl:
+            log.warning("ledger_unprotected", node=ROOT, fix="floodmark ledger protect")
 
     def announce(self, service: str, instance: str, facts: Mapping[str, str | int]) -> None:
         """Say that this process lives. The node goes with the session, however the process ends."""
@@ -89,3 +120,31 @@ class Session:
             log.warning("zookeeper_connection_suspended", hosts=self._hosts)
         elif not was:
             log.info("zookeeper_connected", hosts=self._hosts)
+
+
+def _secured(access: Access) -> dict[str, Any]:
+    """What kazoo is told. Every node it makes, in a multi or not, gets the default ACL."""
+    told: dict[str, Any] = {}
+    if access.username:
+        told["auth_data"] = access.credentials()
+        told["default_acl"] = [make_digest_acl(access.username, access.password, all=True)]
+    if access.tls:
+        told |= {"use_ssl": True, "check_hostname": access.check_hostname}
+        told |= {"ca": access.ca, "certfile": access.cert, "keyfile": access.key}
+        told["keyfile_password"] = access.key_password or None
+    return told
+
+
+def _hint(access: Access) -> str:
+    if access.tls:
+        return "it may want a certificate of ours (zookeeper.tls_cert, zookeeper.tls_key)"
+    return "it may want TLS there (zookeeper.tls)"
+
+
+def _refused(access: Access) -> str:
+    if not access.username:
+        return f"lets nobody read {ROOT} without a name: set zookeeper.username and zookeeper.password"
+    return (
+        f"does not let {access.username!r} read {ROOT}: zookeeper.username or zookeeper.password is not what it was "
+        "made with"
+    )

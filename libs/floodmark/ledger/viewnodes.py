@@ -59,9 +59,14 @@ class Memory:
 
 
 class Look:
-    """What one attempt sees of one view. Each node is read at most once, the header before the shards."""
+    """What one attempt sees of one view. Each node is read at most once, the header before the shards.
 
-    def __init__(self, store: Store, memory: Memory, view: str, *, trusting: bool) -> None:
+    `seen` is its header, from a caller who has just read it.
+    """
+
+    def __init__(
+        self, store: Store, memory: Memory, view: str, *, trusting: bool, seen: SeenHeader | None = None
+    ) -> None:
         self._store = store
         self._memory = memory
         self._view = view
@@ -69,7 +74,7 @@ class Look:
         self._shards: dict[int, SeenShard] = {}
         self.remembered = False
         """Whether anything came from memory instead of from the store."""
-        self._seen = self._look_at_header()
+        self._seen = seen or self._look_at_header()
 
     @property
     def header(self) -> ViewHeader | None:
@@ -155,14 +160,15 @@ class Look:
         return seen
 
 
-def read_header(store: Store, view: str) -> SeenHeader | None:
+def read_header(store: Store, view: str, *, current: bool = False) -> SeenHeader | None:
+    """`current`: not older than any write that was acknowledged before, whatever the server."""
     path = paths.view(view)
-    node = store.read(path)
+    node = store.read_current(path) if current else store.read(path)
     return None if node is None else SeenHeader(codec.decode_view(node.data, what=path), node.version)
 
 
-def require_header(store: Store, view: str) -> SeenHeader:
-    seen = read_header(store, view)
+def require_header(store: Store, view: str, *, current: bool = False) -> SeenHeader:
+    seen = read_header(store, view, current=current)
     if seen is None:
         raise InvalidInput("unknown-view", f"there is no view {view!r}")
     return seen

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.core import transitions
-from floodmark.core.buckets import BUCKETS_PER_SHARD, BucketGrid, Cause, Entry, Mark, Shard
+from floodmark.core.buckets import BucketGrid, Cause, Entry, Mark, Shard
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.ports import new_id
@@ -16,7 +16,7 @@ from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
 from floodmark.ledger.holds import Hold
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.store import Check, Conflicted, Create, Delete, Op, Set
-from floodmark.ledger.viewnodes import Look, Memory, read_header, require_header
+from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, read_header, require_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +168,11 @@ class Views:
     def header(self, view: str) -> ViewHeader:
         return require_header(self._store, view).header
 
+    def current(self, view: str) -> SeenHeader:
+        """The header for whoever is about to mark. The change being marked may be newer than what a lagging server
+        shows, and a stale read could hide a VALID bucket; reads that follow this one are as new."""
+        return require_header(self._store, view, current=True)
+
     def state(self, view: str, window: Interval | None = None) -> ViewState:
         """The header, then the entries: a watermark is never newer than the entries below it."""
         look = Look(self._store, self._memory, view, trusting=False)
@@ -225,51 +230,51 @@ class Views:
         """Mark every bucket these ranges touch, for one cause; None means the whole view."""
         return self.mark(view, [Mark(None if ranges is None else IntervalSet.of(ranges), cause)])
 
-    def mark(self, view: str, marks: Sequence[Mark], *, known: ViewHeader | None = None) -> Marked:
+    def mark(self, view: str, marks: Sequence[Mark], *, known: SeenHeader | None = None) -> Marked:
         """Mark every bucket the marks touch, each for the first that does. One write for each shard that changes.
 
-        A view that is not there is left alone: whoever drops it needs no marks. `known` is its header, from a caller
-        who has read it after a sync and after the changes that are marked.
+        A view that is not there is left alone: whoever drops it needs no marks. `known` is its `current` header, from a
+        caller who has read it after the changes that are marked.
         """
-        header = known or self._synced_header(view)
-        if header is None or header.status is ViewStatus.DROPPING:
+        seen = known or read_header(self._store, view, current=True)
+        if seen is None or seen.header.status is ViewStatus.DROPPING:
             return Marked()
-        causes = self._causes(view, header, marks)
+        causes = self._causes(view, seen.header, marks)
         marked, damage = Marked(), None
-        for number, starts in header.definition.grid.by_shard(causes).items():
+        for number, starts in seen.header.definition.grid.by_shard(causes).items():
             try:
-                marked += self._mark_shard(view, header.incarnation, number, {s: causes[s] for s in starts})
+                marked += self._mark_shard(view, seen, number, {s: causes[s] for s in starts})
             except InvalidInput as error:
                 damage = error  # this shard cannot be marked; the others can, and nobody may come back for them
         if damage is not None:
             raise damage
         return marked
 
-    def _synced_header(self, view: str) -> ViewHeader | None:
-        # The change being marked may be newer than what a lagging server shows; a stale read could hide a VALID bucket.
-        self._store.sync()
-        return Look(self._store, self._memory, view, trusting=False).header
-
     def _causes(self, view: str, header: ViewHeader, marks: Sequence[Mark]) -> dict[int, Cause]:
         """The buckets that have, or may have, something to mark: those in coverage and in existing shards."""
         grid = header.definition.grid
-        span_ms = BUCKETS_PER_SHARD * grid.width_ms
-        known = [Interval(grid.shard_start(n), grid.shard_start(n) + span_ms) for n in self._shard_numbers(view)]
-        if header.coverage_start_ms is not None and header.watermark_ms is not None:
-            covered = (header.coverage_start_ms, header.watermark_ms)
-            known += [Interval(*covered)] if covered[0] < covered[1] else []
+        covered = _covered_shards(header)
+        if covered and all(mark.ranges is not None and mark.ranges.lies_in(covered) for mark in marks):
+            reaches = IntervalSet((covered,))  # as nearly always: what other shards there are does not matter
+        else:
+            shards = [grid.shard_window(number) for number in self._shard_numbers(view)]
+            reaches = IntervalSet.of([covered, *shards] if covered else shards)
         causes: dict[int, Cause] = {}
-        for reach in IntervalSet.of(known):
+        for reach in reaches:
             for mark in marks:
                 for interval in [reach] if mark.ranges is None else mark.ranges.clip(reach):
                     for start_ms in grid.starts_in(interval):
                         causes.setdefault(start_ms, mark.cause)
         return causes
 
-    def _mark_shard(self, view: str, incarnation: str, number: int, causes: Mapping[int, Cause]) -> Marked:
+    def _mark_shard(self, view: str, seen: SeenHeader, number: int, causes: Mapping[int, Cause]) -> Marked:
+        known: SeenHeader | None = seen
+
         def attempt() -> Done[Marked] | Write[Marked]:
-            look = Look(self._store, self._memory, view, trusting=False)
-            header = look.active(incarnation)
+            nonlocal known
+            look = Look(self._store, self._memory, view, trusting=False, seen=known)
+            known = None  # a second try reads it again
+            header = look.active(seen.header.incarnation)
             if header is None:
                 return Done(Marked())
             shard = look.shard(number)
@@ -346,6 +351,16 @@ class Views:
         outcome = self._engine.run(name, self._budgets.critical, attempt)
         self._memory.forget(view)
         return outcome.result
+
+
+def _covered_shards(header: ViewHeader) -> Interval | None:
+    """The shards that coverage lies in, as one stretch of time."""
+    start_ms, end_ms = header.coverage_start_ms, header.watermark_ms
+    if start_ms is None or end_ms is None or start_ms == end_ms:
+        return None
+    grid = header.definition.grid
+    first, last = grid.shard_window(grid.shard_of(start_ms)), grid.shard_window(grid.shard_of(end_ms - 1))
+    return Interval(first.start_ms, last.end_ms)
 
 
 def _marked(shard: Shard, causes: Mapping[int, Cause], header: ViewHeader) -> dict[int, Entry]:

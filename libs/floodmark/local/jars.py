@@ -26,7 +26,12 @@ JARS_VARIABLE = "FLOODMARK_KAFKA_JARS"
 IVY_VARIABLE = "FLOODMARK_IVY_SETTINGS"
 
 _LOGGING = ("slf4j-api", "log4j-api", "log4j-core", "log4j-slf4j2-impl")
-_ZOOKEEPER = ("zookeeper", "zookeeper-jute", "snappy-java", "metrics-core", *_LOGGING)
+_NETTY = (
+    "netty-buffer", "netty-codec-base", "netty-common", "netty-handler", "netty-resolver", "netty-transport",
+    "netty-transport-classes-epoll", "netty-transport-native-unix-common",
+)  # fmt: skip
+"""What ZooKeeper needs to speak TLS."""
+_ZOOKEEPER = ("zookeeper", "zookeeper-jute", "snappy-java", "metrics-core", *_NETTY, *_LOGGING)
 
 Resolver = Callable[[Path], None]
 

@@ -4,7 +4,9 @@ import base64
 import shutil
 import subprocess
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from floodmark.bus.probe import kafka_ready
 from floodmark.core.errors import Unavailable
@@ -47,11 +49,27 @@ log.cleaner.dedupe.buffer.size=16777216
 
 
 class KafkaServer(Component):
-    """One Kafka. Its data does not depend on its ports, which may change between starts."""
+    """One Kafka. Its data does not depend on its ports, which may change between starts.
 
-    def __init__(self, directory: Path, port: int, controller_port: int) -> None:
+    One that asks for a login takes more lines of configuration, which win, users to be made when it is formatted, and
+    what a client is told to be let in.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        controller_port: int,
+        *,
+        more: str = "",
+        users: Sequence[str] = (),
+        client_options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(directory, name="kafka", title="Kafka", port=port)
         self._controller_port = controller_port
+        self._more = more
+        self._users = users
+        self._client_options = client_options
         self._jars: Path | None = None
 
     @property
@@ -71,7 +89,7 @@ class KafkaServer(Component):
 
     def is_ready(self) -> bool:
         """The plain connection comes first because it answers at once when nothing listens."""
-        return is_listening(self.port) and kafka_ready(self.bootstrap)
+        return is_listening(self.port) and kafka_ready(self.bootstrap, self._client_options)
 
     def _format(self, data: Path) -> None:
         """Formatting happens beside the data directory and ends in a rename, so it is done wholly or not at all."""
@@ -79,7 +97,10 @@ class KafkaServer(Component):
         shutil.rmtree(unfinished, ignore_errors=True)
         properties = self.home / "format.properties"
         write_atomically(properties, self._configuration(unfinished))
-        command = self._java("kafka.tools.StorageTool", ["format", "-t", new_cluster_id(), "-c", str(properties)])
+        users = [part for user in self._users for part in ("--add-scram", user)]
+        command = self._java(
+            "kafka.tools.StorageTool", ["format", "-t", new_cluster_id(), "-c", str(properties), *users]
+        )
         answer = subprocess.run(
             command,
             cwd=self.home,
@@ -95,7 +116,8 @@ class KafkaServer(Component):
         properties.unlink()
 
     def _configuration(self, data: Path) -> str:
-        return _CONFIGURATION.format(host=LOOPBACK, port=self.port, controller_port=self._controller_port, data=data)
+        own = _CONFIGURATION.format(host=LOOPBACK, port=self.port, controller_port=self._controller_port, data=data)
+        return own + self._more
 
     def _java(self, main: str, arguments: list[str]) -> list[str]:
         assert self._jars is not None, "prepare comes before command"

@@ -9,6 +9,9 @@ from pathlib import Path
 from floodmark.local.component import Component
 from floodmark.local.ports import LOOPBACK
 
+SETTINGS_FILE = "floodmark.toml"
+"""In the directory of a stack: settings of its services, if somebody put them there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -37,7 +40,7 @@ class ServiceProcess(Component):
     def __init__(self, directory: Path, service: Service, port: int, *, zookeeper_hosts: str, bootstrap: str) -> None:
         super().__init__(directory, name=service.name, title=service.name, port=port)
         self._module = service.module
-        self._configuration_path = directory / "floodmark.toml"
+        self._configuration_path = directory / SETTINGS_FILE
         self._zookeeper_hosts = zookeeper_hosts
         self._bootstrap = bootstrap
 

@@ -30,15 +30,15 @@ _TOGETHER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 class ZooKeeperServer(Component):
-    """One ZooKeeper. A member of an ensemble has an id, and the lines that name all members."""
+    """One ZooKeeper. `more` are lines of its configuration; those of an ensemble's member name all members."""
 
     def __init__(
-        self, directory: Path, port: int, *, name: str = "zookeeper", member_id: int | None = None, members: str = ""
+        self, directory: Path, port: int, *, name: str = "zookeeper", member_id: int | None = None, more: str = ""
     ) -> None:
         title = "ZooKeeper" if member_id is None else f"ZooKeeper {member_id}"
         super().__init__(directory, name=name, title=title, port=port)
         self._member_id = member_id
-        self._members = members
+        self._more = more
 
     @property
     def hosts(self) -> str:
@@ -49,7 +49,7 @@ class ZooKeeperServer(Component):
         data.mkdir(exist_ok=True)
         write_logging(self.home)
         own = _CONFIGURATION.format(data=data, port=self.port, host=LOOPBACK)
-        write_atomically(self.home / "zoo.cfg", own + self._members)
+        write_atomically(self.home / "zoo.cfg", own + self._more)
         if self._member_id is not None:
             write_atomically(data / "myid", f"{self._member_id}\n")
 
@@ -77,7 +77,7 @@ class ZooKeeperEnsemble:
         )
         self.servers = tuple(
             ZooKeeperServer(
-                directory, port, name=f"zookeeper-{n}", member_id=n, members=f"initLimit=10\nsyncLimit=5\n{quorum}"
+                directory, port, name=f"zookeeper-{n}", member_id=n, more=f"initLimit=10\nsyncLimit=5\n{quorum}"
             )
             for n, port in enumerate(ports, start=1)
         )

@@ -6,6 +6,8 @@ from floodmark.core.ports import Clock
 
 Check = Callable[[], str | None]
 """None when well, otherwise the reason."""
+START = "start"
+"""The check that fails until the service is there, with all its pages."""
 
 
 class Health:
@@ -22,6 +24,11 @@ class Health:
 
     def require(self, name: str, check: Check) -> None:
         self._checks[name] = check
+
+    def starting(self) -> str | None:
+        """The reason why the service is not there yet."""
+        check = self._checks.get(START)
+        return check() if check else None
 
     def live(self) -> dict[str, str]:
         age_ms = self._clock.monotonic_ms() - self._last_step_ms

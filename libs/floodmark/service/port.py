@@ -66,6 +66,7 @@ class ServicePort:
 
     def __init__(self, *, host: str, port: int, health: Health, metrics: CollectorRegistry) -> None:
         self._pages: list[_Served] = []
+        self._health = health
         self.serve("GET", "/healthz", lambda _: _verdict(health.live()))
         self.serve("GET", "/readyz", lambda _: _verdict(health.ready()))
         self.serve("GET", "/metrics", lambda _: Answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics)))
@@ -102,6 +103,9 @@ class ServicePort:
         if found:
             methods = ", ".join(served.method for served, _ in found)
             return Answer.text(405, f"{request.path} takes {methods}", {"Allow": methods})
+        if starting := self._health.starting():
+            # The page may come with the service. Who took a 404 for an answer would not try again.
+            return Answer.json(503, {"rule": "starting", "reason": starting})
         known = ", ".join(sorted(served.pattern for served in self._pages))
         return Answer.text(404, f"no such page; there are {known}")
 

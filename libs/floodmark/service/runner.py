@@ -24,7 +24,7 @@ from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.ports import Clock, SystemClock
 from floodmark.ledger.session import Session
 from floodmark.service import logs
-from floodmark.service.health import Health
+from floodmark.service.health import START, Health
 from floodmark.service.port import ServicePort
 from floodmark.service.settings import ServiceSettings, load
 from floodmark.service.stop import ExitCode, StopToken
@@ -86,7 +86,7 @@ def run(name: str, settings_type: type[S], build: Callable[[S, Runtime], Service
         with _deadline(stop, within_ms=settings.runtime.grace_ms + CLOSE_WITHIN_MS), ExitStack() as resources:
             runtime = _start(name, settings, instance=instance, stop=stop, randomness=randomness, resources=resources)
             service = build(settings, runtime)
-            runtime.health.require("start", lambda: None)
+            runtime.health.require(START, lambda: None)
             freeze_memory()
             log.info("service_started", version=__version__, pid=os.getpid())
             _loop(service, runtime, stop, grace_ms=settings.runtime.grace_ms)
@@ -124,7 +124,7 @@ def _start(
     clock = SystemClock()
     metrics = CollectorRegistry()
     health = Health(clock, step_age_max_ms=settings.runtime.step_age_max_ms)
-    health.require("start", lambda: "still starting")
+    health.require(START, lambda: "still starting")
     health.require("stop", lambda: f"stopping: {stop.reason.why}" if stop.reason else None)
     port = ServicePort(host=settings.http.host, port=settings.http.port, health=health, metrics=metrics)
     resources.callback(port.close)
@@ -132,6 +132,7 @@ def _start(
     session = Session(
         hosts=settings.zookeeper.hosts,
         timeout_ms=settings.zookeeper.session_timeout_ms,
+        access=settings.zookeeper.access,
         on_lost=lambda: stop.request("zookeeper session lost", ExitCode.SESSION_LOST),
     )
     session.open(timeout_ms=settings.zookeeper.connect_timeout_ms, give_up=stop.requested)

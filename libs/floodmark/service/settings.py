@@ -2,6 +2,7 @@
 
 One file serves all services: each reads the shared sections and its own, and leaves its neighbours' alone.
 The environment wins over the file: `FLOODMARK_KAFKA__BOOTSTRAP` is `bootstrap` in section `[kafka]`.
+A secret may stand in a file of its own: `FLOODMARK_KAFKA__PASSWORD_FILE` names it.
 An unknown section or key is refused, wherever it stands, because a misspelt setting is a setting not made.
 """
 
@@ -12,39 +13,53 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from floodmark.bus.options import check_options
 from floodmark.core.errors import InvalidInput
+from floodmark.ledger.access import Access
+from floodmark.service.sections import Section, SecuredSection, revealed
 
 PREFIX = "FLOODMARK_"
 SERVICE_SECTIONS = ("ingester", "consistency", "scheduler", "worker", "broker", "janitor", "spark")
 TOOL_VARIABLES = (
     "FLOODMARK_CONFIG", "FLOODMARK_CACHE_DIR", "FLOODMARK_KAFKA_JARS", "FLOODMARK_IVY_SETTINGS", "FLOODMARK_TOKEN",
+    "FLOODMARK_TOKEN_FILE",
 )  # fmt: skip
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 DurationMs = Annotated[int, Field(ge=1, le=24 * 60 * 60 * 1000)]
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ZooKeeperSettings(Section):
+class ZooKeeperSettings(SecuredSection):
     hosts: str = Field(default="127.0.0.1:2181", min_length=1, description="comma-separated host:port")
     session_timeout_ms: DurationMs = Field(default=10_000, ge=1_000, description="after this silence others take over")
     connect_timeout_ms: DurationMs = Field(default=30_000, description="give up starting after this long")
 
+    @property
+    def access(self) -> Access:
+        return Access(
+            username=self.username,
+            password=revealed(self.password),
+            tls=self.tls,
+            ca=self.tls_ca,
+            cert=self.tls_cert,
+            key=self.tls_key,
+            key_password=revealed(self.tls_key_password),
+            check_hostname=self.tls_check_hostname,
+        )
 
-class KafkaSettings(Section):
+
+class KafkaSettings(SecuredSection):
     bootstrap: str = Field(default="127.0.0.1:9092", min_length=1, description="comma-separated host:port")
     session_timeout_ms: DurationMs = Field(default=10_000, ge=1_000)
     poll_interval_max_ms: DurationMs = Field(default=300_000, ge=1_000)
     delivery_timeout_ms: DurationMs = Field(default=30_000, ge=1_000)
     replication: int = Field(default=1, ge=1, le=9, description="of topics this project creates")
     namespace: str = Field(default="", pattern=r"^[a-z0-9_-]{0,60}$", description="before every topic and group")
-    options: dict[str, str] = Field(default_factory=dict, description="passed to librdkafka: TLS, SASL, ...")
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    options: dict[str, SecretStr] = Field(default_factory=dict, description="passed to librdkafka as they are")
 
     @model_validator(mode="after")
     def _timeouts_fit(self) -> Self:
@@ -52,12 +67,42 @@ class KafkaSettings(Section):
             raise ValueError("session_timeout_ms must not exceed poll_interval_max_ms")
         return self
 
+    @model_validator(mode="after")
+    def _options_fit(self) -> Self:
+        try:
+            check_options(self.options)
+        except InvalidInput as refusal:
+            raise ValueError(str(refusal)) from refusal
+        if twice := sorted(self.options.keys() & self._security().keys()):
+            raise ValueError(f"options has {twice[0]}, which the settings beside it say already")
+        return self
+
+    @property
+    def client_options(self) -> dict[str, str]:
+        """What librdkafka is told beside what this project sets for every client."""
+        return {name: value.get_secret_value() for name, value in self.options.items()} | self._security()
+
+    def _security(self) -> dict[str, str]:
+        options = {}
+        if self.username or self.tls:
+            options["security.protocol"] = ("sasl_" if self.username else "") + ("ssl" if self.tls else "plaintext")
+        if self.username:
+            options |= {"sasl.mechanism": self.sasl_mechanism, "sasl.username": self.username}
+            options["sasl.password"] = revealed(self.password)
+        if self.tls:
+            options["ssl.endpoint.identification.algorithm"] = "https" if self.tls_check_hostname else "none"
+            options |= {"ssl.ca.location": str(self.tls_ca)} if self.tls_ca else {}
+        if self.tls_cert:
+            options |= {"ssl.certificate.location": str(self.tls_cert), "ssl.key.location": str(self.tls_key)}
+            options |= {"ssl.key.password": revealed(self.tls_key_password)} if self.tls_key_password else {}
+        return options
+
 
 class SparkSettings(Section):
     """For the services that run Spark: worker and broker."""
 
     master: str = Field(default="local[*]", min_length=1, description="local[*], spark://host:port, yarn, k8s://...")
-    options: dict[str, str] = Field(default_factory=dict, description="any Spark setting, by its full name")
+    options: dict[str, str] = Field(default_factory=dict, repr=False, description="any Spark setting, by its full name")
 
 
 class HttpSettings(Section):
@@ -81,7 +126,9 @@ class RuntimeSettings(Section):
 class ServiceSettings(BaseSettings):
     """What all services share. A service adds a section named after itself."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__")
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, env_prefix=PREFIX, env_nested_delimiter="__"
+    )
 
     zookeeper: ZooKeeperSettings = ZooKeeperSettings()
     kafka: KafkaSettings = KafkaSettings()
@@ -105,9 +152,9 @@ class ServiceSettings(BaseSettings):
 S = TypeVar("S", bound=ServiceSettings)
 
 
-def load(settings: type[S]) -> S:
+def load(settings: type[S], path: str | None = None) -> S:
     """Read the settings, or raise InvalidInput naming the key that is wrong and the rule it breaks."""
-    path = os.environ.get("FLOODMARK_CONFIG")
+    path = path or os.environ.get("FLOODMARK_CONFIG")
     _check_environment(settings)
     file = _own_sections(settings, _read_toml(path), path) if path else {}
     try:
@@ -115,6 +162,8 @@ def load(settings: type[S]) -> S:
     except ValidationError as error:
         lines = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()]
         raise InvalidInput("settings", "; ".join(lines)) from error
+    except SettingsError as error:
+        raise InvalidInput("settings", f"{error}: lists and tables are written as JSON there") from error
 
 
 def _read_toml(path: str) -> dict[str, Any]:
@@ -137,7 +186,7 @@ def _own_sections(settings: type[ServiceSettings], file: dict[str, Any], path: s
     for name, section in own.items():
         if not isinstance(section, dict):
             raise InvalidInput("settings", f"{path} has {name} = {section!r}, but [{name}] is a section")
-        _check_section(section, _fields(settings.model_fields[name].annotation), f"{path}: [{name}]")
+        _check_section(section, _keys(settings.model_fields[name].annotation), f"{path}: [{name}]")
     return own
 
 
@@ -158,15 +207,15 @@ def _check_environment(settings: type[ServiceSettings]) -> None:
                 TOOL_VARIABLES
             )
             raise InvalidInput("settings", f"{variable} is not a setting{_did_you_mean(variable, known)}")
-        if own is not None and key.partition("__")[0] not in _fields(own.annotation):
-            known = {f"{PREFIX}{section}__{k}".upper() for k in _fields(own.annotation)}
+        if own is not None and key.partition("__")[0] not in _keys(own.annotation):
+            known = {f"{PREFIX}{section}__{k}".upper() for k in _keys(own.annotation)}
             raise InvalidInput("settings", f"{variable} is not a setting{_did_you_mean(variable, known)}")
 
 
-def _fields(annotation: object) -> set[str]:
+def _keys(annotation: object) -> set[str]:
     assert isinstance(annotation, type), f"{annotation} is not a section"
-    assert issubclass(annotation, BaseModel), f"{annotation} is not a section"
-    return set(annotation.model_fields)
+    assert issubclass(annotation, Section), f"{annotation} is not a section"
+    return annotation.keys()
 
 
 def _did_you_mean(name: str, known: set[str]) -> str:

@@ -12,10 +12,9 @@ from floodmark.bus.kafka import KafkaConnection, KafkaPublisher, KafkaSource, en
 from floodmark.bus.ports import Record
 from floodmark.bus.pump import Pump, PumpLimits
 from floodmark.contracts import envelope
+from floodmark.contracts.changes import Changes, read_changes
 from floodmark.contracts.envelope import Envelope
-from floodmark.contracts.messages import Message
-from floodmark.contracts.parsing import parse
-from floodmark.contracts.topics import ALL_TOPICS, Topic, topic_named
+from floodmark.contracts.topics import ALL_TOPICS, Topic
 from floodmark.service.runner import Runtime
 from floodmark.service.settings import KafkaSettings
 
@@ -26,15 +25,15 @@ def decode_record(record: Record) -> Envelope:
     return envelope.decode(record.partition.topic, record.value, record.headers, fallback_id=record.place)
 
 
-def decode_message(record: Record) -> Message:
-    """The message alone, for whoever reads so many that looking into all their headers would show."""
-    return parse(topic_named(record.partition.topic), record.value, what=record)
+def decode_changes(record: Record) -> Changes:
+    """The event alone, for whoever reads so many that looking into all their headers would show."""
+    return read_changes(record.value, what=record)
 
 
 def kafka_connection(runtime: Runtime, kafka: KafkaSettings) -> KafkaConnection:
     """Where Kafka is. Every topic exists when this returns, so that no service starts on half of them."""
     client_id = f"{runtime.service}.{runtime.instance}"
-    connection = KafkaConnection(kafka.bootstrap, client_id, kafka.options, kafka.namespace)
+    connection = KafkaConnection(kafka.bootstrap, client_id, kafka.client_options, kafka.namespace)
     ensure_topics(connection, ALL_TOPICS, replication=kafka.replication, timeout_s=kafka.delivery_timeout_ms / 1000)
     return connection
 
