@@ -11,7 +11,7 @@ from floodmark.ledger.ledger import open_ledger
 from floodmark.service import wiring
 from floodmark.service.chores import Chore, Chores
 from floodmark.service.runner import Runtime, Service
-from floodmark_ingester.announcements import handle
+from floodmark_ingester.announcements import Announcements
 from floodmark_ingester.config import IngesterSettings
 from floodmark_ingester.outbox import Outbox
 from floodmark_ingester.registrar import Registrar
@@ -36,7 +36,7 @@ def build(settings: IngesterSettings, runtime: Runtime) -> Service:
         connection=connection,
         topic=ANNOUNCEMENTS,
         decode=wiring.decode_record,
-        sink=BatchingSink(lambda batch: handle(registrar, batch), pool, batch_max=own.batch_max),
+        sink=BatchingSink(Announcements(registrar).handle, pool, batch_max=own.batch_max),
         publisher=publisher,
         limits=PumpLimits(in_flight_max=own.announcements_in_flight_max),
     )

@@ -82,6 +82,7 @@ class Rounds:
         if isinstance(definition, ViewDefinition):
             self.collector.collect(definition.name)
         else:
+            self.ledger.holds.remove_expired(definition.name)  # also where there is nothing to delete
             self.retirer.sweep(definition)
 
     def _complain(self, kind: str, name: str, error: str) -> None:

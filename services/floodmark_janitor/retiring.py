@@ -62,7 +62,6 @@ class Retirer:
         condemned = self.ledger.retention.condemned(table)
         if not condemned or not lake.is_there():  # a disk that is not mounted has none of the files, and all of them
             return
-        self.ledger.holds.remove_expired(table)
         self.ledger.store.sync()
         holds = self.ledger.holds.all(table)
         registered = {s.path for s in self.ledger.registry.snapshot(table).by_name.values()}

@@ -14,9 +14,11 @@ from floodmark.core.dispatch import Policy
 from floodmark.core.ports import Clock
 from floodmark.ledger.ledger import open_ledger
 from floodmark.service import wiring
+from floodmark.service.chores import Chore, Chores
 from floodmark.service.runner import Runtime, Service
 from floodmark.spark.session import open_session, warm_up
 from floodmark_worker.builder import Tools, run
+from floodmark_worker.claims import Claims
 from floodmark_worker.config import WorkerSettings
 from floodmark_worker.intake import Intake
 from floodmark_worker.reporting import Reporter
@@ -24,6 +26,7 @@ from floodmark_worker.views import ViewBuilders
 
 log = structlog.get_logger()
 
+GIVE_BACK_EVERY_MS = 1_000
 DRAIN_TURN_MS = 50
 DRAIN_LOOK_MS = 5
 """Jobs may run whose records are no longer ours: then the pump has nothing to wait for, and we look now and then."""
@@ -45,8 +48,11 @@ def build(settings: WorkerSettings, runtime: Runtime, reached: Callable[[str], N
     looks = ThreadPoolExecutor(own.verify_threads_max, thread_name_prefix="look")
     runtime.resources.callback(looks.shutdown, wait=False, cancel_futures=True)
     stopping = Stopping()
+    claims = Claims(ledger.dispatch, runtime.instance)
+    chore = Chore("give back claims", claims.give_back, GIVE_BACK_EVERY_MS)
     tools = Tools(
         ledger=ledger,
+        claims=claims,
         views=ViewBuilders(spark, ledger, looks, by_content=own.verify == "content"),
         reporter=Reporter(publisher, runtime.clock, runtime.metrics),
         clock=runtime.clock,
@@ -81,7 +87,8 @@ def build(settings: WorkerSettings, runtime: Runtime, reached: Callable[[str], N
         publisher=publisher,
         limits=PumpLimits(in_flight_max=own.tasks_in_flight_max, busy_poll_ms=5),
     )
-    return Worker(pump, intake, spark, stopping, runtime.clock)
+    chores = Chores(wiring.thread_pool(runtime, threads_max=1), runtime.clock, [chore])
+    return Worker(pump, intake, chores, spark, stopping, runtime.clock)
 
 
 @dataclass(slots=True)
@@ -91,10 +98,11 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Steps the pump and starts batches."""
+    """Steps the pump and the chores, and starts batches."""
 
     pump: Pump[Envelope]
     intake: Intake
+    chores: Chores
     spark: SparkSession
     stopping: Stopping
     clock: Clock
@@ -102,6 +110,7 @@ class Worker:
     def step(self) -> int:
         wait_ms = self.pump.step()
         self.intake.step()
+        self.chores.step()
         return wait_ms
 
     def drain(self, *, deadline_ms: int) -> int:

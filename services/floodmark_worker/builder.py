@@ -13,7 +13,7 @@ come after the commit, the offset last (INV-8).
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,6 +34,7 @@ from floodmark.ledger.holds import HoldKeeper
 from floodmark.ledger.ledger import Ledger
 from floodmark.spark.materialization import Built
 from floodmark_worker.attempts import Attempt, Ending, Step, by_bytes, segments_of
+from floodmark_worker.claims import Claims
 from floodmark_worker.inputs import Fault, diagnose
 from floodmark_worker.intake import Batch, task_of
 from floodmark_worker.reporting import Reporter
@@ -53,6 +54,7 @@ class Tools:
     """What every batch is built with."""
 
     ledger: Ledger
+    claims: Claims
     views: ViewBuilders
     reporter: Reporter
     clock: Clock
@@ -94,13 +96,18 @@ def _attempt(delivery: Delivery[Envelope], randomness: random.Random) -> Attempt
 
 
 class _Run:
-    """One batch on its way. `open` has the attempts that have not ended; what ends is taken out."""
+    """One batch on its way.
+
+    `open` has the attempts that have not ended, `claimed` the tasks that were claimed and have no outcome: what ends is
+    taken out of both, what is given back only of the first.
+    """
 
     def __init__(self, tools: Tools, view: str, attempts: dict[int, Attempt]) -> None:
         self.tools = tools
         self.ledger = tools.ledger
         self.view = view
         self.open = attempts
+        self.claimed: dict[int, str] = {}
         self.began_ms = tools.clock.monotonic_ms()
 
     def run(self) -> None:
@@ -115,11 +122,14 @@ class _Run:
             self._sort_out(header, self._worth(header))
             if not self.open:
                 return
-            task_ids = {start: a.task_id for start, a in self.open.items()}
-            self.ledger.dispatch.claim_all(header, task_ids, worker=self.tools.instance)
-            self.tools.reached(Step.CLAIMED)
-            for part in by_bytes(list(self.open.values()), self.tools.batch_bytes_max):
-                self._build(header, {a.start_ms: a for a in part}, keeper)
+            self.claimed = {start: a.task_id for start, a in self.open.items()}
+            try:
+                self._drop(self.tools.claims.take(header, self.claimed).ended)
+                self.tools.reached(Step.CLAIMED)
+                for part in by_bytes(list(self.open.values()), self.tools.batch_bytes_max):
+                    self._build(header, {a.start_ms: a for a in part}, keeper)
+            finally:
+                self.tools.claims.let_go(header, self.claimed)
 
     def _tell_lost(self) -> None:
         log.warning("hold_lost", view=self.view)
@@ -158,6 +168,11 @@ class _Run:
                 endings[start] = Ending("committed")
         self._end(header, endings, rows_read=built.rows_read if built else 0)
 
+    def _drop(self, ended: Collection[int]) -> None:
+        """A message that comes twice does not make a bucket fail twice. The record is left as it is."""
+        why = "this try of it has failed already"
+        self._end(None, {start: Ending(str(Worth.COVERED), why) for start in ended})
+
     def _give_back(self, attempt: Attempt, verdict: Verdict) -> None:
         if attempt.delivery.tries >= AHEAD_TRIES_MAX:
             attempt.delivery.refuse(InvalidInput("task-ahead", f"task {attempt.task_id}: {verdict.why}"))
@@ -191,7 +206,11 @@ class _Run:
         self.tools.reached(Step.READING)
         segments = segments_of(part.values())
         built = view.build(segments, full, lane=next(iter(part.values())).task.lane)
-        self._freeze(header, part, view.inputs.changed_since(segments, checked), keeper)
+        changed = view.inputs.changed_since(segments, checked)
+        self._freeze(header, part, changed, keeper)
+        if changed and part:
+            # SUBTLE: the files were read together, so a changed one may have rows in buckets that do not name it.
+            return self._computed(header, part, keeper)
         self.tools.reached(Step.WRITTEN)
         return built
 
@@ -263,6 +282,7 @@ class _Run:
         self.tools.reached(Step.ACKNOWLEDGED)
         for start in endings:
             self.open.pop(start).delivery.finish()
+            self.claimed.pop(start, None)
 
     def _record(self, header: ViewHeader, endings: Mapping[int, Ending]) -> None:
         failed = {

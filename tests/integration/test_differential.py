@@ -22,8 +22,9 @@ from floodmark.local.kafka import KafkaServer
 from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS
+from tests.support.oracle import Recomputation
 from tests.support.service_process import ServiceUnderTest
-from tests.support.system import SMALL_SPARK, START_WITHIN_S, Recomputation, System, system_on
+from tests.support.system import SMALL_SPARK, START_WITHIN_S, System, system_on
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(3_600)]
 

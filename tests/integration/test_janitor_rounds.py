@@ -66,6 +66,15 @@ def test_a_file_of_a_running_attempt_stays_as_long_as_its_hold(yard: Yard) -> No
     assert yard.files() == set()
 
 
+def test_a_hold_that_ran_out_is_removed_even_if_there_is_nothing_to_delete(yard: Yard) -> None:
+    """Left by a reader that died: it must not lie about for ever."""
+    yard.hold()
+    yard.pass_by(after_ms=TTL_MS - 1)
+    assert len(yard.ledger.holds.all("rides")) == 1
+    yard.pass_by(after_ms=1)
+    assert yard.ledger.holds.all("rides") == []
+
+
 def test_a_hold_that_ran_out_is_removed_and_only_then_no_longer_counts(yard: Yard) -> None:
     """Its writer's commit checks that the node stands, so the node's removal is what makes deleting safe."""
     yard.hold()

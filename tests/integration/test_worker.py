@@ -18,8 +18,9 @@ from tests.support.eventually import eventually
 from tests.support.kafka_tools import committed
 from tests.support.lab import Lab
 from tests.support.ledger_kit import HOUR_MS
+from tests.support.oracle import Recomputation, connected
 from tests.support.pipeline import write_parquet
-from tests.support.system import Recomputation, System
+from tests.support.system import System
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1_200)]
 
@@ -132,7 +133,8 @@ def test_a_definition_with_or_puts_only_its_own_windows_rows_into_each_bucket(sy
     assert floor.check() == 3
     state = system.ledger.views.state(floor.view)
     for start_ms, entry in state.entries.items():
-        rows = system.stored_rows(state.header, [f.name for f in entry.files], floor.view)
+        with connected() as duck:
+            rows = system.stored_rows(duck, state.header, [f.name for f in entry.files])
         assert {row[0].timestamp() * 1000 for row in rows} == {start_ms}
         assert [row[1:3] for row in rows] == [(1, 10), (2, 20)]
 

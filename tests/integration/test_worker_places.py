@@ -10,9 +10,10 @@ from floodmark.local.kafka import KafkaServer
 from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS
+from tests.support.oracle import Recomputation
 from tests.support.pipeline import write_parquet
 from tests.support.spark_cluster import standalone_cluster
-from tests.support.system import SMALL_SPARK, START_WITHIN_S, Recomputation, system_on
+from tests.support.system import SMALL_SPARK, START_WITHIN_S, system_on
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1_200)]
 

@@ -115,6 +115,10 @@ class ReplayedStore(OneByOne):
         # Not a snapshot, so each node is a step of its own: the port promises no more than that.
         return [self.read(path) for path in paths]
 
+    def read_current(self, path: str, /) -> Node | None:
+        self.sync()
+        return self.read(path)
+
     def children(self, path: str) -> list[str]:
         return list(self._answer(Call("children", path)))
 

@@ -165,6 +165,9 @@ class Without(OneByOne):
     def read_many(self, wanted: Sequence[str], /) -> list[Node | None]:
         return self.inner.read_many(wanted)
 
+    def read_current(self, path: str, /) -> Node | None:
+        return self.inner.read_current(path)
+
     def children(self, path: str) -> list[str]:
         return self.inner.children(path)
 

@@ -5,6 +5,7 @@ from the view where it is VALID from exactly that source, and from the base tabl
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -51,6 +52,7 @@ class Person:
             randomness=self.life.randomness,
         )
         self.publisher = Link(self.life, around.bus, around.mishaps).publisher()
+        self.unsaid: dict[str, deque[Outgoing]] = {}
         self.queries = 0
 
     def begin(self) -> None:
@@ -108,11 +110,13 @@ class Person:
         message = SegmentAnnounced.model_validate({"table": TABLE, "action": action, "path": path})
         event_id = new_id(self.life.randomness)
         encoded_ = encode(originate(message, event_id=event_id, source="person", time_ms=self.life.now_ms()))
-        self._insist(
-            lambda: self.publisher.publish(
-                [Outgoing(ANNOUNCEMENTS.name, encoded_.key, encoded_.value, encoded_.headers)]
-            )
-        )
+        unsaid = self.unsaid.setdefault(path, deque())
+        unsaid.append(Outgoing(ANNOUNCEMENTS.name, encoded_.key, encoded_.value, encoded_.headers))
+        if len(unsaid) > 1:
+            return  # of one file things are said in their order; who says the one before says this too
+        while unsaid:
+            self._insist(lambda: self.publisher.publish([unsaid[0]]))
+            unsaid.popleft()
 
     def _stream(self, act: Act) -> None:
         """The newest event is sent again and again, as a producer does that hears no answers."""

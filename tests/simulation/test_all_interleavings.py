@@ -249,7 +249,7 @@ def test_control_marks_that_skip_what_is_not_valid_need_the_slice_checks(mode: M
 @pytest.mark.parametrize("mode", [Mode.OVERWRITE, Mode.DELETE])
 def test_control_a_mark_that_trusts_its_memory_loses_a_change(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     """It remembers the bucket as STALE and skips it, although it has become VALID since."""
-    monkeypatch.setattr(views, "Look", lambda *seen, trusting: Look(*seen, trusting=True))
+    monkeypatch.setattr(views, "Look", lambda *place, trusting, seen=None: Look(*place, trusting=True, seen=seen))
     start, header = ready_for(mode)
     report = explored(
         start,

@@ -22,6 +22,7 @@ from floodmark.core.transitions import Mode
 from floodmark.ledger.dispatch import Offer
 from floodmark.spark.materialization import Built
 from floodmark_worker.builder import Tools, run
+from floodmark_worker.claims import Claims
 from floodmark_worker.inputs import Checked, Fault
 from floodmark_worker.intake import Batch
 from floodmark_worker.reporting import Reporter
@@ -100,6 +101,7 @@ class Bench:
         self.offsets = 0
         self.tools = Tools(
             ledger=self.kit.ledger,
+            claims=Claims(self.kit.ledger.dispatch, "w1"),
             views=self.view,  # type: ignore[arg-type]
             reporter=Reporter(self, self.kit.clock, CollectorRegistry()),
             clock=self.kit.clock,

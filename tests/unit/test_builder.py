@@ -219,6 +219,18 @@ def test_an_input_that_changes_while_it_is_read_freezes_its_bucket(bench: Bench)
     assert bench.outcomes() == {0: "frozen", 1: "committed"}
 
 
+def test_what_was_read_beside_a_file_that_changed_is_built_again_without_it(bench: Bench) -> None:
+    """INV-9: the files of a batch are read together, and what the file is now may have rows in any of its buckets."""
+    bench.kit.put(segment("a", 0, 1), segment("b", 1, 2))
+    bench.view.faults_after = {"a": "has other bytes now"}
+    appends(bench, 0, 1)
+    assert bench.outcomes() == {0: "frozen", 1: "committed"}
+    entry = bench.kit.entry(1)
+    assert entry is not None
+    assert [bench.view.read[file.name] for file in entry.files] == [["b"]]
+    assert bench.view.built == [[0, 1], [1]]
+
+
 def test_a_fault_in_what_the_registry_no_longer_names_is_no_fault(bench: Bench) -> None:
     bench.kit.put(segment("s0", 0, 1))
     bench.view.during_build = lambda: bench.kit.put(segment("s0", 0, 1, crc=2))
@@ -241,12 +253,27 @@ def test_a_bucket_that_cannot_be_computed_fails_alone(bench: Bench) -> None:
     assert "cannot compute" in record.error
 
 
+def test_a_copy_of_a_message_does_not_make_a_bucket_fail_twice(bench: Bench) -> None:
+    """Copies come when offers wait for long. Were each of them run, a bucket that always fails could fill the day."""
+    bench.kit.put(segment("a", 0, 1))
+    bench.view.poison = {0}
+    task = bench.task(0, Mode.APPEND)
+    bench.offer(task)
+    assert bench.run(bench.deliver(task)) == {0: "finished"}
+    failed = bench.kit.ledger.dispatch.records("rides_hourly")
+    assert bench.run(bench.deliver(task)) == {0: "finished"}
+    assert bench.view.built == [[0]], "the copy was run"
+    assert bench.kit.ledger.dispatch.records("rides_hourly") == failed
+    assert bench.outcomes() == {0: "covered"}
+
+
 def test_work_that_is_cut_off_by_a_stop_is_given_back_and_not_counted_as_failed(bench: Bench) -> None:
     bench.kit.put(segment("a", 0, 1))
     bench.view.poison = {0}
     bench.stopping = True
     assert isinstance(appends(bench, 0)[0], Unavailable)
-    assert records(bench) == {0: Progress.CLAIMED}
+    bench.tools.claims.give_back()
+    assert records(bench) == {0: Progress.OFFERED}
 
 
 # -- given back --------------------------------------------------------------------------------------------------------
@@ -272,6 +299,42 @@ def test_nothing_is_committed_once_the_hold_is_gone(bench: Bench) -> None:
     bench.view.during_build = expire
     assert isinstance(appends(bench, 0)[0], Unavailable)
     assert bench.kit.states() == {}
+    bench.tools.claims.give_back()
+    assert records(bench) == {0: Progress.OFFERED}
+
+
+def test_a_claim_does_not_outlive_its_work_while_its_worker_lives(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message may be lost with its topic, and the scheduler believes the claim of a worker that lives."""
+    bench.kit.put(segment("a", 0, 2))
+
+    def give_up() -> None:
+        raise Unavailable("the lake is away")
+
+    bench.view.during_build = give_up
+    appends(bench, 0, 1)
+    assert records(bench) == {0: Progress.CLAIMED, 1: Progress.CLAIMED}
+    with monkeypatch.context() as away:
+        away.setattr(bench.kit.ledger.dispatch, "give_back_all", unavailable)
+        with pytest.raises(Unavailable):
+            bench.tools.claims.give_back()
+    bench.tools.claims.give_back()
+    assert records(bench) == {0: Progress.OFFERED, 1: Progress.OFFERED}
+
+
+def test_a_claim_that_is_taken_again_is_not_given_back(bench: Bench) -> None:
+    bench.kit.put(segment("a", 0, 1))
+    header, task = bench.kit.header, bench.task(0, Mode.APPEND)
+    bench.offer(task)
+    bench.tools.claims.let_go(header, {0: task.task_id})
+    bench.tools.claims.take(header, {0: task.task_id})
+    bench.tools.claims.give_back()
+    assert records(bench) == {0: Progress.CLAIMED}
+
+
+def unavailable(*_: object, **__: object) -> None:
+    raise Unavailable("the store is away")
 
 
 def test_damaged_data_of_a_view_ends_in_a_dead_letter_and_not_in_a_crash(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.core.dispatch import Policy, Progress, Record, Refusal, claim, fail, in_flight, offer
+from floodmark.core.dispatch import Policy, Progress, Record, Refusal, claim, fail, give_back, in_flight, offer
 from floodmark.ledger import codec
 from floodmark.ledger.dispatch import decode_records
 
@@ -55,15 +55,31 @@ def test_a_quarantined_task_is_never_offered() -> None:
     assert offered(QUARANTINED, now_ms=10**12) is Refusal.QUARANTINED
 
 
-@pytest.mark.parametrize("record", [OFFERED, CLAIMED, FAILED])
+@pytest.mark.parametrize("record", [OFFERED, CLAIMED])
 def test_a_worker_claims_what_is_this_task(record: Record) -> None:
-    """Also from a rival or after a failure: a message may come twice, and two may run the same task."""
+    """Also from a rival: a message may come twice, and two may run the same task."""
     claimed = claim(record, task_id="t1", worker="w2", now_ms=7)
     assert claimed == replace(record, progress=Progress.CLAIMED, worker="w2", changed_at_ms=7)
 
 
-@pytest.mark.parametrize(("record", "task_id"), [(None, "t1"), (OFFERED, "t2"), (QUARANTINED, "t1")])
-def test_a_worker_cannot_claim_what_is_not_this_task_or_is_quarantined(record: Record | None, task_id: str) -> None:
+def test_a_claim_that_is_given_back_is_as_good_as_newly_offered() -> None:
+    """The message comes again; if it is lost, nobody takes the offer, and the same try is given out again."""
+    given_back = give_back(CLAIMED, task_id="t1", worker="w1", now_ms=7_000)
+    assert given_back == replace(OFFERED, changed_at_ms=7_000)
+    assert offered(given_back, now_ms=7_999) is Refusal.IN_FLIGHT
+    assert offered(given_back, now_ms=8_000) == replace(OFFERED, changed_at_ms=8_000)
+
+
+@pytest.mark.parametrize(
+    ("record", "task_id", "worker"),
+    [(None, "t1", "w1"), (CLAIMED, "t2", "w1"), (CLAIMED, "t1", "w2"), (OFFERED, "t1", ""), (FAILED, "t1", "w1")],
+)
+def test_only_its_own_claim_can_a_worker_give_back(record: Record | None, task_id: str, worker: str) -> None:
+    assert give_back(record, task_id=task_id, worker=worker, now_ms=7_000) is None
+
+
+@pytest.mark.parametrize(("record", "task_id"), [(None, "t1"), (OFFERED, "t2"), (FAILED, "t1"), (QUARANTINED, "t1")])
+def test_a_worker_cannot_claim_what_is_not_this_task_or_has_ended(record: Record | None, task_id: str) -> None:
     """None: look at the entry to see what the task is still worth."""
     assert claim(record, task_id=task_id, worker="w2", now_ms=7) is None
 

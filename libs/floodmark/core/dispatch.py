@@ -1,7 +1,8 @@
 """Dispatch records: which task of which bucket is out, with whom, how often it failed, and whether it is quarantined.
 
     offered --claimed by a worker--> claimed --finished--> (no record)
-       ^                                |failed
+       ^  ^-------- given back ---------|
+       |                                |failed
        |                                v
        +------ backoff is over ------ failed --tries used up--> quarantined --released--> (no record)
 
@@ -124,11 +125,30 @@ def _quarantined(record: Record, *, deaths: int, now_ms: int) -> Record:
     )
 
 
+def has_ended(record: Record | None, *, task_id: str) -> bool:
+    """Whether this try of the task is over, by another copy of its message. The next one has a message of its own."""
+    return (
+        record is not None and record.task_id == task_id and record.progress in (Progress.FAILED, Progress.QUARANTINED)
+    )
+
+
 def claim(record: Record | None, *, task_id: str, worker: str, now_ms: int) -> Record | None:
-    """The record after a worker took the task; None when it is no longer this task's."""
-    if record is None or record.task_id != task_id or record.progress is Progress.QUARANTINED:
+    """The record after a worker took the task; None when it is no longer this task's, or this try of it is over."""
+    if record is None or record.task_id != task_id or has_ended(record, task_id=task_id):
         return None
     return replace(record, progress=Progress.CLAIMED, worker=worker, changed_at_ms=now_ms)
+
+
+def give_back(record: Record | None, *, task_id: str, worker: str, now_ms: int) -> Record | None:
+    """The record after a worker let go of the task without an outcome; None when it is not this worker's.
+
+    It is as good as newly offered: the message comes again, or is lost and nobody takes it.
+    """
+    if record is None or record.task_id != task_id:
+        return None
+    if record.progress is not Progress.CLAIMED or record.worker != worker:
+        return None
+    return replace(record, progress=Progress.OFFERED, worker="", changed_at_ms=now_ms)
 
 
 def fail(

@@ -30,6 +30,15 @@ class Failure:
     frozen: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What became of claims, by bucket start. In neither: there is no record of this task."""
+
+    taken: set[int]
+    ended: set[int]
+    """Failed or quarantined already."""
+
+
 @dataclass(slots=True)
 class Offered:
     """What became of the offers to one view."""
@@ -134,14 +143,26 @@ class Dispatch:
 
     def claim(self, view: ViewHeader, start_ms: int, *, task_id: str, worker: str) -> bool:
         """A worker takes a task. False: the record is gone or another task's; the entry says what the task is worth."""
-        return self.claim_all(view, {start_ms: task_id}, worker=worker) == {start_ms}
+        return self.claim_all(view, {start_ms: task_id}, worker=worker).taken == {start_ms}
 
-    def claim_all(self, view: ViewHeader, task_ids: Mapping[int, str], *, worker: str) -> set[int]:
-        """A worker takes these tasks, by bucket start. Returns those whose record says so. One write for each shard."""
+    def claim_all(self, view: ViewHeader, task_ids: Mapping[int, str], *, worker: str) -> Claimed:
+        """A worker takes these tasks, by bucket start. One write for each shard."""
+        ended: dict[int, bool] = {}
+
+        def claimed(start_ms: int, record: Record | None, now_ms: int) -> Record | None:
+            task_id = task_ids[start_ms]
+            ended[start_ms] = dispatch.has_ended(record, task_id=task_id)
+            return dispatch.claim(record, task_id=task_id, worker=worker, now_ms=now_ms)
+
+        taken = self._change_each(view, task_ids, claimed)
+        return Claimed(taken, {start_ms for start_ms, over in ended.items() if over})
+
+    def give_back_all(self, view: ViewHeader, task_ids: Mapping[int, str], *, worker: str) -> set[int]:
+        """A worker lets go of tasks, by bucket start. Returns those that were its own. One write for each shard."""
         return self._change_each(
             view,
             task_ids,
-            lambda start_ms, record, now_ms: dispatch.claim(
+            lambda start_ms, record, now_ms: dispatch.give_back(
                 record, task_id=task_ids[start_ms], worker=worker, now_ms=now_ms
             ),
         )

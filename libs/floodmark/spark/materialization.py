@@ -18,6 +18,7 @@ from floodmark.core.buckets import DataFile
 from floodmark.core.errors import InvalidInput
 from floodmark.parquet.lake import Lake
 from floodmark.spark.columns import spark_schema
+from floodmark.spark.files import files_frame
 from floodmark.spark.output import BUCKET, quoted, write_by_spark, write_collected
 from floodmark.spark.session import check_required
 from floodmark.sql.definition import Aggregate, Definition, Stored
@@ -82,7 +83,7 @@ class Materializer:
 
     def frame(self, inputs: Inputs, starts: Sequence[int]) -> DataFrame:
         """The rows of these buckets and no others, as they are stored, after a column that names the bucket."""
-        rows = self._spark.read.schema(self._schema).option("__globPaths__", "false").parquet(*inputs.uris)
+        rows = files_frame(self._spark, inputs.uris, self._schema)
         wanted = _within(self._bucketed(_filtered(rows, self._definition.where)), starts)
         return shape(wanted, self._definition, self._measures)
 

@@ -15,7 +15,7 @@ from floodmark.ledger.engine import Done, Engine, Outcome, Write
 from floodmark.ledger.holds import Hold, Holds, _encode
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.store import ANY_VERSION, Check, Create, Op, Set
-from floodmark.ledger.viewnodes import Look
+from floodmark.ledger.viewnodes import Look, SeenHeader, require_header
 from floodmark.ledger.views import Marked, Views
 from tests.simulation.teeth import Substitution, bug
 
@@ -73,10 +73,10 @@ def revert_without_the_atomic_check() -> list[Substitution]:
 def marks_by_memory() -> list[Substitution]:
     """A mark skips buckets it remembers as not VALID, with nothing in the write to say that they still are not."""
 
-    def mark_shard(self: Views, view: str, incarnation: str, number: int, causes: Mapping[int, Cause]) -> Marked:
+    def mark_shard(self: Views, view: str, seen: SeenHeader, number: int, causes: Mapping[int, Cause]) -> Marked:
         def attempt() -> Any:
             look = Look(self._store, self._memory, view, trusting=True)
-            header = look.active(incarnation)
+            header = look.active(seen.header.incarnation)
             changed = {} if header is None else views._marked(look.shard(number), causes, header)
             if not changed:
                 return Done(Marked())
@@ -92,19 +92,11 @@ def marks_by_memory() -> list[Substitution]:
 @bug
 def marks_without_sync() -> list[Substitution]:
     """A mark reads from a server that lags, which still shows the bucket as it was before it became VALID."""
-    from floodmark_consistency import marking
 
-    def mark_view(ledger: Any, view: str, batch: Any) -> None:
-        real(replace(ledger, store=_NoSync()), view, batch)
+    def current(self: Views, view: str) -> SeenHeader:
+        return require_header(self._store, view)
 
-    real = marking.mark_view
-    from floodmark_consistency import app
-
-    return [(app, "mark_view", mark_view)]
-
-
-class _NoSync:
-    def sync(self) -> None: ...
+    return [(Views, "current", current)]
 
 
 @bug

@@ -45,10 +45,11 @@ def offset_committed_before_the_mark() -> list[Substitution]:
     """A record is finished as soon as it is heard."""
     real = Marker.offer
 
-    def offer(self: Marker, delivery: Any) -> None:
-        real(self, delivery)
-        self._hearings[delivery.message.table].receipts = Receipts()
-        delivery.finish()
+    def offer(self: Marker, deliveries: Any) -> None:
+        real(self, deliveries)
+        for delivery in deliveries:
+            self._hearings[delivery.message.table].receipts = Receipts()
+            delivery.finish()
 
     return [(Marker, "offer", offer)]
 
@@ -185,7 +186,7 @@ def outbox_never_looked_at_again() -> list[Substitution]:
 @bug
 def freeze_by_a_flag_that_is_ignored() -> list[Substitution]:
     """A missing or changed input is noticed, and the bucket is built and committed all the same."""
-    return [(_Run, "_freeze", lambda *_: None)]
+    return [(_Run, "_freeze", lambda _run, _header, _part, faults, _keeper: faults.clear())]
 
 
 @bug
