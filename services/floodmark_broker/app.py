@@ -5,6 +5,7 @@ import uuid
 from dataclasses import dataclass, field
 
 import structlog
+from prometheus_client import Gauge
 
 from floodmark.bus.kafka import KafkaPublisher
 from floodmark.bus.ports import Outgoing
@@ -103,6 +104,8 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
     )
     pages.serve(runtime.port)
     runtime.health.require("queries", queries.trouble)
+    not_ended = Gauge("floodmark_queries_not_ended", "Queries stopped that still hold a slot", registry=runtime.metrics)
+    not_ended.set_function(queries.not_ended)
     chores = [Chore("look at views and holds", desk.tend, TEND_EVERY_MS)]
     return Broker(queries, Chores(wiring.thread_pool(runtime, threads_max=1), runtime.clock, chores), runtime.clock)
 

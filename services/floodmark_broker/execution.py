@@ -5,7 +5,10 @@ A session of its own keeps the names of one query from another's; all of them sh
 
 import re
 import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -14,10 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from floodmark.core.errors import InvalidInput
 from floodmark.parquet.lake import Lake
-from floodmark.query.plan import Kind, QueryPlan, Source
+from floodmark.query.plan import Kind, QueryPlan, Source, SourceFile
+from floodmark.spark.files import files_frame
 from floodmark.spark.output import quoted
-from floodmark.spark.reading import ReadCounts, base_schema, counts_of, files_frame, view_schema, within
+from floodmark.spark.reading import ReadCounts, base_schema, counts_of, view_schema, within
 from floodmark.spark.session import check_required
+from floodmark.sql.definition import Definition
 from floodmark_broker.stopping import Ticket
 
 SMALL_BYTES_MAX = 64 * 1024 * 1024
@@ -25,6 +30,13 @@ SMALL_BYTES_MAX = 64 * 1024 * 1024
 
 INTERPRETED_ROWS_MAX = 100_000
 """So few rows are through before the code for a query with new numbers in it would be compiled (ADR 8)."""
+
+ONE_TASK_FILES_MAX = 128
+"""So few rows in so few files are read by one task. What then needs no shuffle either is done before a second stage
+would have begun (ADR 8)."""
+
+FRAMES_KEPT_MAX = 16
+"""Of views, for each session: what a dashboard reads again and again."""
 
 _FILES_GONE = ("PATH_NOT_FOUND", "FAILED_READ_FILE", "FileNotFoundException", "FILE_NOT_EXIST")
 _TOO_LARGE = "maxResultSize"
@@ -42,6 +54,62 @@ class Executed:
     read: ReadCounts
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a plan is run. Each way has a session of its own, so that no query has to set anything."""
+
+    small: bool
+    compiled: bool
+
+    @classmethod
+    def of(cls, plan: QueryPlan) -> "_Way":
+        size, rows = sum(source.bytes for source in plan.sources), sum(source.rows for source in plan.sources)
+        return cls(small=size <= SMALL_BYTES_MAX, compiled=rows > INTERPRETED_ROWS_MAX)
+
+    def settings(self) -> Iterator[tuple[str, str]]:
+        if self.small:
+            yield "spark.sql.shuffle.partitions", "1"
+        if not self.compiled:
+            yield "spark.sql.codegen.wholeStage", "false"
+            yield "spark.sql.codegen.factoryMode", "NO_CODEGEN"
+
+
+class _Session:
+    """A session of one thread: nobody else has it, and queries cannot change its settings.
+
+    It keeps the frames of views that it has read. Their files are named by attempts and never change, so they need not
+    be listed again: for a view of many buckets that takes longer than its rows. Files of tables belong to others.
+    """
+
+    def __init__(self, spark: SparkSession, settings: Iterable[tuple[str, str]]) -> None:
+        self.spark = spark.newSession()
+        for key, value in settings:
+            self.spark.conf.set(key, value)
+        check_required(self.spark)
+        self._view_frame = lru_cache(maxsize=FRAMES_KEPT_MAX)(partial(_view_frame, self.spark))
+
+    @contextmanager
+    def reading(self, sources: Sequence[Source]) -> Iterator[None]:
+        """The sources under their names, for as long as the caller stays inside."""
+        try:
+            for source in sources:
+                self._frame(source).createOrReplaceTempView(source.name)
+            yield
+        finally:
+            for source in sources:
+                self.spark.catalog.dropTempView(source.name)
+
+    def _frame(self, source: Source) -> DataFrame:
+        if source.kind is Kind.BASE:
+            return _base_frame(self.spark, source)
+        assert source.definition is not None, f"view {source.of} has no definition"
+        # With all of its columns, for queries of all kinds: of those that a query does not want Spark reads nothing.
+        return self._view_frame(source.definition, source.table.columns, source.location, source.files)
+
+    def forget(self) -> None:
+        self._view_frame.cache_clear()
+
+
 class Execution:
     """Runs plans, several at once, each on the thread that calls it."""
 
@@ -51,25 +119,19 @@ class Execution:
         self._local = threading.local()
 
     def run(self, plan: QueryPlan, ticket: Ticket, *, rows_max: int) -> Executed:
-        session = self._session()
-        check_required(session)
+        session = self._session(_Way.of(plan))
         self._spark.sparkContext.setJobGroup(ticket.query_id, ticket.text[:200], interruptOnCancel=True)
-        small = sum(source.bytes for source in plan.sources) <= SMALL_BYTES_MAX
-        session.conf.set("spark.sql.shuffle.partitions", "1" if small else self._partitions)
-        compiled = sum(source.rows for source in plan.sources) > INTERPRETED_ROWS_MAX
-        session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
-        session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
         try:
-            for source in plan.sources:
-                _frame(session, source).createOrReplaceTempView(source.name)
-            ticket.check()
-            return self._collected(session, plan, ticket, rows_max)
+            with session.reading(plan.sources):
+                ticket.check()
+                return self._collected(session.spark, plan, ticket, rows_max)
+        except FilesVanished:
+            session.forget()
+            raise
         except (PySparkException, Py4JJavaError) as error:
+            session.forget()
             ticket.check()
             raise told(str(error)) from error
-        finally:
-            for source in plan.sources:
-                session.catalog.dropTempView(source.name)
 
     def cancel(self, query_id: str) -> None:
         self._spark.sparkContext.cancelJobGroup(query_id)
@@ -86,26 +148,42 @@ class Execution:
         _check_sizes(plan, read)
         return Executed(rows.rename_columns(list(names)), read)
 
-    def _session(self) -> SparkSession:
-        if not hasattr(self._local, "session"):
-            self._local.session = self._spark.newSession()
-        session: SparkSession = self._local.session
-        return session
+    def _session(self, way: _Way) -> _Session:
+        sessions: dict[_Way, _Session] = self._local.__dict__.setdefault("sessions", {})
+        if way not in sessions:
+            usual = ("spark.sql.shuffle.partitions", self._partitions)
+            sessions[way] = _Session(self._spark, [usual, *way.settings()])
+        return sessions[way]
 
 
-def _frame(session: SparkSession, source: Source) -> DataFrame:
-    lake = Lake(source.location)
-    uris = [lake.uri(file.path) for file in source.files]
-    columns = dict(source.table.columns)
-    if source.kind is Kind.VIEW:
-        assert source.definition is not None, f"view {source.of} has no definition"
-        return files_frame(session, uris, view_schema(session, source.definition, columns, source.columns))
+def _view_frame(
+    session: SparkSession,
+    definition: Definition,
+    columns: tuple[tuple[str, str], ...],
+    location: str,
+    files: tuple[SourceFile, ...],
+) -> DataFrame:
+    return _gathered(files_frame(session, _uris(location, files), view_schema(session, definition, columns)), files)
+
+
+def _base_frame(session: SparkSession, source: Source) -> DataFrame:
     time_column = source.table.time_column
     wanted = tuple(dict.fromkeys((*source.columns, time_column)))
-    rows = files_frame(session, uris, base_schema(columns, wanted, table=source.of))
+    schema = base_schema(dict(source.table.columns), wanted, table=source.of)
+    rows = files_frame(session, _uris(source.location, source.files), schema)
     if source.within is not None:
         rows = within(rows, time_column, source.within.ranges, timeless=source.within.timeless)
-    return rows.select(*(quoted(name) for name in source.columns or (time_column,)))
+    return _gathered(rows.select(*(quoted(name) for name in source.columns or (time_column,))), source.files)
+
+
+def _gathered(frame: DataFrame, files: Sequence[SourceFile]) -> DataFrame:
+    few = len(files) <= ONE_TASK_FILES_MAX and sum(file.rows for file in files) <= INTERPRETED_ROWS_MAX
+    return frame.coalesce(1) if few else frame
+
+
+def _uris(location: str, files: Sequence[SourceFile]) -> list[str]:
+    lake = Lake(location)
+    return [lake.uri(file.path) for file in files]
 
 
 def _check_sizes(plan: QueryPlan, read: ReadCounts) -> None:

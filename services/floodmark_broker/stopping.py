@@ -61,6 +61,7 @@ class Queries:
     ) -> None:
         self._pool = pool
         self._clock = clock
+        self._concurrency_max = concurrency_max
         self._tickets_max = concurrency_max + waiting_max
         self._cancel_jobs = cancel_jobs
         self._tickets: dict[str, Ticket] = {}
@@ -141,9 +142,15 @@ class Queries:
                 future.exception(timeout=LOOK_EVERY_S)
             except NotYet:
                 continue
-        self._left = [known for known in [*self._left, future] if not known.done()]
+        with self._lock:
+            self._left = [known for known in [*self._left, future] if not known.done()]
+
+    def not_ended(self) -> int:
+        """Spark looks whether a task is to end when the task asks for its next rows. One that never does goes on."""
+        return sum(not future.done() for future in self._left)
 
     def trouble(self) -> str | None:
-        """Spark looks whether a task is to end when the task asks for its next rows. One that never does goes on."""
-        left = sum(not future.done() for future in self._left)
-        return f"{left} queries were stopped and have not ended" if left else None
+        """While a slot is left the others are answered: a broker that is not ready would answer nobody."""
+        if self.not_ended() < self._concurrency_max:
+            return None
+        return f"all {self._concurrency_max} slots are taken by queries that were stopped and have not ended"

@@ -219,7 +219,8 @@ def test_a_query_is_cancelled_by_its_id_by_its_time_and_by_its_client(broker: Br
     with pytest.raises(Unavailable):
         impatient.sql(slow)
     eventually(lambda: not running(broker), within_s=30, what="no query left")
-    eventually(lambda: broker.process.ask("/readyz")[0] == 200, within_s=30, what="every job ended")
+    ended = "floodmark_queries_not_ended 0.0"
+    eventually(lambda: ended in broker.process.ask("/metrics")[1], within_s=30, what="every job ended")
     rides.check(BY_CITY)
 
 

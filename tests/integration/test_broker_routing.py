@@ -3,7 +3,7 @@
 import pytest
 
 import floodmark
-from tests.support.broker import BrokerUnderTest, Rides
+from tests.support.broker import BrokerUnderTest, Rides, comparable
 
 pytestmark = pytest.mark.stack
 HOURS = 48
@@ -33,6 +33,28 @@ def test_the_same_query_with_other_aliases_and_order_is_an_exact_hit(rides: Ride
     assert answer.receipt is not None
     assert (answer.receipt["view"], answer.receipt["rewrite"]) == (f"{rides.name}_hourly", "exact")
     assert answer.receipt["from_base"]["bytes"] == 0
+
+
+@pytest.mark.scenario("Q1")
+def test_the_name_of_a_view_stands_for_its_query(rides: Rides) -> None:
+    """Alone in FROM it is read from its buckets; beside a table it is computed from its own."""
+    view, hour = f"{rides.name}_hourly", "date_trunc('hour', x.event_time)"
+    answer = rides.check(
+        f"SELECT v.city, sum(v.n) AS n, max(v.mean) AS m FROM {view} AS v WHERE v.hour < '1970-01-02' GROUP BY v.city",
+        "SELECT city, sum(n), max(mean) FROM (SELECT date_trunc('hour', event_time) AS hour, city, count(*) AS n, "
+        "avg(fare) AS mean FROM {t} GROUP BY 1, 2) WHERE hour < '1970-01-02' GROUP BY city",
+    )
+    assert answer.receipt is not None
+    assert (answer.receipt["view"], answer.receipt["from_base"]["bytes"]) == (view, 0)
+    beside = rides.ask(
+        f"SELECT count(*) AS n, sum(v.n) AS s FROM {view} AS v JOIN {{t}} AS x ON v.city = x.city AND v.hour = {hour}"
+    )
+    assert comparable(beside.rows()) == rides.wanted(
+        "SELECT count(*), sum(v.n) FROM (SELECT date_trunc('hour', event_time) AS hour, city, count(*) AS n FROM {t} "
+        f"GROUP BY 1, 2) AS v JOIN {{t}} AS x ON v.city = x.city AND v.hour = {hour}"
+    )
+    assert beside.receipt is not None
+    assert beside.receipt["view"] is None
 
 
 @pytest.mark.scenario("Q2")

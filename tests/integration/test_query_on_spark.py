@@ -32,6 +32,9 @@ from floodmark.spark.materialization import Inputs, Materializer
 from floodmark.spark.session import open_session
 from floodmark.sql.definition import analyze
 from floodmark.sql.parsing import render
+from floodmark_broker.execution import Execution, FilesVanished
+from floodmark_broker.stopping import Ticket
+from tests.support.eventually import eventually
 from tests.support.query_kit import snapshot_of
 
 pytestmark = pytest.mark.timeout(900)  # a session of Spark takes minutes to start where everything else runs too
@@ -229,3 +232,36 @@ def test_a_mean_that_could_be_rounded_otherwise_is_left_to_base(lakeside: Lakesi
     """Thirty digits leave too few behind the point to round a mean twice."""
     made = lakeside.plan("SELECT avg(wide) FROM trips")
     assert [unused.rule for unused in made.receipt.unused] == ["decimal-average"]
+
+
+def test_a_file_of_a_view_that_goes_is_missed_although_the_view_was_read_before(lakeside: Lakeside) -> None:
+    """What is kept of a view is where its files are, never their rows; and a failure forgets it (Q9)."""
+    made = lakeside.plan("SELECT zone, sum(l) AS s FROM trips WHERE t < '1970-01-01 02:00' GROUP BY zone")
+    (source,) = made.sources
+    assert source.kind is Kind.VIEW
+    execution = Execution(lakeside.spark)
+
+    def rows() -> list[str]:
+        return sorted(map(repr, execution.run(made, Ticket("q", made.sql, 0), rows_max=100).rows.to_pylist()))
+
+    first = rows()
+    path = Path(source.location) / source.files[0].path
+    aside = path.rename(path.with_suffix(".aside"))
+    with pytest.raises(FilesVanished):
+        rows()
+    aside.rename(path)
+    assert rows() == first
+
+
+def test_a_small_query_is_one_task(lakeside: Lakeside) -> None:
+    """Two files and a few rows: a shuffle, or a task for each file, would take longer than the rows."""
+    made = lakeside.plan("SELECT zone, sum(l) AS s FROM trips WHERE t < '1970-01-01 02:00' GROUP BY zone ORDER BY 2")
+    Execution(lakeside.spark).run(made, Ticket("one-task", made.sql, 0), rows_max=100)
+    tracker = lakeside.spark.sparkContext.statusTracker()
+
+    def tasks() -> list[int]:
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("one-task")]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        return [stage.numTasks for stage in stages if stage]
+
+    assert eventually(tasks, what="the job known") == [1]

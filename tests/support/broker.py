@@ -80,6 +80,10 @@ def _value(value: Any) -> Any:
 def start_broker(system: System, **environ: str) -> BrokerUnderTest:
     process = system.start("broker", **{**SMALL_SPARK, **environ})
     process.await_event("service_started", within_s=START_WITHIN_S)
+    return started_broker(system, process)
+
+
+def started_broker(system: System, process: ServiceUnderTest) -> BrokerUnderTest:
     url = url_of(process)
     return BrokerUnderTest(system, process, url, floodmark.connect(url))
 

@@ -14,12 +14,14 @@ from pydantic import ValidationError
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.ports import SystemClock
 from floodmark.query.plan import Bounded, Strict
+from floodmark_broker import stopping
 from floodmark_broker.access import Access, AccessRefused, Role, require
 from floodmark_broker.config import BrokerSettings, is_loopback
 from floodmark_broker.engine import checked_setting, freshness_of
 from floodmark_broker.execution import FilesVanished, told
 from floodmark_broker.formats import arrow_stream, csv_text, json_document
 from floodmark_broker.stopping import Queries, QueryStopped, Ticket
+from tests.support.eventually import eventually
 
 READER, ADMIN = "reader-0123456789", "admin-0123456789"
 
@@ -122,8 +124,30 @@ def test_a_query_that_is_cancelled_late_or_alone_ends_and_frees_its_place() -> N
     assert stopped.value.rule == "client-gone"
     assert not bench.queries.cancel("nobody")
     assert bench.queries.tickets() == []
-    assert bench.queries.trouble() is None
+    assert bench.queries.not_ended() == 0
     assert bench.run("after") == "done"
+
+
+def test_a_broker_is_ready_while_a_query_that_cannot_be_ended_leaves_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are answered; only when no slot is left is nobody."""
+    monkeypatch.setattr(stopping, "LET_GO_WITHIN_MS", 50)
+    release = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        queries = Queries(
+            pool, SystemClock(), concurrency_max=2, waiting_max=0, cancel_jobs=lambda _: None
+        )  # fmt: skip
+
+        def stopped(query_id: str) -> None:
+            ticket = Ticket(query_id, "SELECT", SystemClock().monotonic_ms())
+            with pytest.raises(QueryStopped):
+                queries.run(ticket, lambda _: release.wait(30), within_ms=1, has_gone=lambda: False)
+
+        stopped("one")
+        assert (queries.not_ended(), queries.trouble()) == (1, None)
+        stopped("two")
+        assert queries.trouble() == "all 2 slots are taken by queries that were stopped and have not ended"
+        release.set()
+        eventually(lambda: queries.trouble() is None, what="a slot free")
 
 
 def test_so_many_run_so_many_wait_and_the_next_is_told_to_come_again() -> None:

@@ -1,8 +1,9 @@
 """`floodmark sql`: one statement to the broker, or a prompt with history and completion."""
 
 import json
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,9 @@ KEYWORDS = (
     "SHOW TABLES", "SHOW MATERIALIZED VIEWS", "SHOW CREATE TABLE", "SHOW CREATE MATERIALIZED VIEW", "DESCRIBE",
     "EXPLAIN", "WHY STALE", "SET floodmark.rewrite = ", "SET floodmark.freshness = ",
 )  # fmt: skip
+_COMMENT = r"--[^\n]*|/\*.*?\*/"
+_APART = re.compile(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|{_COMMENT}|;""", re.DOTALL)
+"""What a semicolon may be part of without ending a statement, and one that does."""
 
 
 def sql(
@@ -41,11 +45,15 @@ def sql(
     ] = None,
     directory: Annotated[Path | None, typer.Option("--dir", help="Use the broker of this stack.")] = None,
     token: Annotated[str | None, typer.Option(envvar="FLOODMARK_TOKEN", help="A bearer token.")] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(envvar="FLOODMARK_TOKEN_FILE", help="A file with the token, which `ps` does not show."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The broker's answer as one JSON object.")] = False,
 ) -> None:
     """Ask the broker. Without a statement: a prompt, where a statement ends with a semicolon."""
     with refusals_told():
-        broker = connect(_url(url, directory), token=token)
+        broker = connect(_url(url, directory), token=token or _token(token_file))
         if statement is None and sys.stdin.isatty():
             prompt(broker, Console(highlight=False))
             return
@@ -55,6 +63,17 @@ def sql(
         print(json.dumps(answer, indent=2, ensure_ascii=False))
     else:
         show(answer, Console(highlight=False))
+
+
+def _token(file: Path | None) -> str | None:
+    """The first line: the broker's own file of tokens will do."""
+    if file is None:
+        return None
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise InvalidInput("token-file", f"{file} cannot be read: {error.strerror}") from error
+    return lines[0].strip()
 
 
 def _url(url: str | None, directory: Path | None) -> str:
@@ -73,19 +92,18 @@ def prompt(broker: Connection, console: Console) -> None:
         multiline=Condition(_is_open),
         prompt_continuation="        -> ",
         history=_history(),
-        completer=_completer(broker),
     )
     while True:
         try:
-            text = session.prompt()
+            text = session.prompt(completer=_completer(broker))
         except KeyboardInterrupt:
             continue
         except EOFError:
             return
         if _ends(text):
             return
-        if text.strip().rstrip(";"):
-            _run(broker, text, console)
+        for statement in statements(text):
+            _run(broker, statement, console)
 
 
 def _run(broker: Connection, text: str, console: Console) -> None:
@@ -101,7 +119,23 @@ def _run(broker: Connection, text: str, console: Console) -> None:
 def _is_open() -> bool:
     """Whether Enter begins another line: a statement goes on until its semicolon."""
     text = get_app().current_buffer.text
-    return bool(text.strip()) and not text.rstrip().endswith(";") and not _ends(text)
+    return not _ends(text) and not all(one.endswith(";") for one in statements(text))
+
+
+def statements(text: str) -> Iterator[str]:
+    """What was typed or pasted, statement by statement; the last one may want its semicolon yet."""
+    start = 0
+    for found in _APART.finditer(text):
+        if found[0] == ";":
+            yield from _said(text[start : found.end()])
+            start = found.end()
+    yield from _said(text[start:])
+
+
+def _said(text: str) -> Iterator[str]:
+    """Nothing of what is only blanks and comments."""
+    if re.sub(_COMMENT, "", text, flags=re.DOTALL).strip(" \t\r\n;"):
+        yield text.strip()
 
 
 def _ends(text: str) -> bool:

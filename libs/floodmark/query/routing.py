@@ -254,7 +254,7 @@ class Router:
     @staticmethod
     def _routed(view: Routable, table: TableSnapshot, number: int, shard: Shard, known: _Routed | None) -> _Routed:
         grid, earlier = view.header.definition.grid, view.earlier
-        window = Interval(grid.shard_start(number), grid.shard_start(number + 1))
+        window = grid.shard_window(number)
         given_up = tuple((s, error) for s, error in view.quarantined.items() if grid.shard_of(s) == number)
         decided_on = (table.versions_in(window), earlier and earlier.versions_in(window), given_up)
         if known is not None and known[0] is shard and known[1] == decided_on:

@@ -1,4 +1,4 @@
-"""Frames of exactly the files that a query reads, and what Spark says it read of them."""
+"""What of its files a query reads, and what Spark says it read of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,13 +27,6 @@ class ReadCounts:
     scans: tuple[int, ...] = ()
 
 
-def files_frame(session: SparkSession, uris: Sequence[str], schema: types.StructType) -> DataFrame:
-    """The rows of these files and no others; without files, none."""
-    if not uris:
-        return session.createDataFrame([], schema)
-    return session.read.schema(schema).option("__globPaths__", "false").parquet(*uris)
-
-
 def within(rows: DataFrame, time_column: str, ranges: Sequence[Interval], *, timeless: bool) -> DataFrame:
     """The rows whose time lies in one of the ranges, and those without a time if they are wanted."""
     column = fn.col(quoted(time_column))
@@ -58,16 +51,11 @@ def base_schema(columns: Mapping[str, str], wanted: Sequence[str], *, table: str
     return spark_schema(columns, wanted, table=table)
 
 
-def view_schema(
-    session: SparkSession, definition: Definition, columns: Mapping[str, str], wanted: Sequence[str]
-) -> types.StructType:
-    """The wanted columns of a view's files. Their types follow from the definition, so no file is asked."""
-    stored = _stored(session, definition, tuple(columns.items()))
-    return types.StructType([stored[name] for name in wanted])
-
-
 @lru_cache(maxsize=256)
-def _stored(session: SparkSession, definition: Definition, columns: tuple[tuple[str, str], ...]) -> types.StructType:
+def view_schema(
+    session: SparkSession, definition: Definition, columns: tuple[tuple[str, str], ...]
+) -> types.StructType:
+    """The columns of a view's files. Their types follow from the definition, so no file is asked."""
     return stored_schema(session, definition, dict(columns))
 
 
