@@ -6,20 +6,38 @@ STAMP := $(VENV)/.installed
 DIR ?= .floodmark
 SUITE ?=
 SEEDS ?= 1000
+MINUTES ?= 60
 BUG ?=
 ARGS ?=
 
+# Most tests wait for servers. A file stays in one process; in the order of their names, the long ones come first.
+TWO_AT_A_TIME := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status test check schemas scenarios sim bench lock clean
+.PHONY: help setup demo images compose-demo e2e chaos up down status test check schemas scenarios sim bench lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## install everything into .venv and fetch Kafka (quick when nothing changed)
 	@$(BIN)/floodmark fetch
 
 demo: setup ## start the stack, take a table of 3.5 million rides through its life, check every row, stop again
 	@$(BIN)/floodmark demo
+
+images: setup ## build the container image of every role (and, without an image registry, what they stand on)
+	@deploy/build-images.sh
+
+compose-demo: images ## the tour of `make demo`, on the containers of docker-compose.yml; leaves none behind
+	@$(BIN)/floodmark demo --compose docker-compose.yml
+
+# Without an engine there is nothing to build, and the tests say why they are skipped.
+e2e: setup ## test the system in containers, two of each, killed, paused, cut off and restarted (ARGS="-k name")
+	@if docker info > /dev/null 2>&1; then deploy/build-images.sh; fi
+	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+
+chaos: images ## MINUTES=60 of changes, queries and faults on the containers, each answer checked (ARGS="--seed 7")
+	@$(BIN)/python -m tests.e2e.chaos --minutes $(MINUTES) $(ARGS)
 
 up: setup ## start ZooKeeper, Kafka and every service on loopback (DIR=.floodmark); Ctrl-C stops them
 	@$(BIN)/floodmark up --dir $(DIR) $(ARGS)
@@ -30,8 +48,8 @@ down: setup ## stop the stack in DIR
 status: setup ## show the stack in DIR
 	@$(BIN)/floodmark status --dir $(DIR)
 
-test: setup ## run the tests, against a real ZooKeeper and Kafka (ARGS="-k name")
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup ## run the tests, two files at a time, against a real ZooKeeper and Kafka (ARGS="-k name")
+	@$(BIN)/python -m pytest $(TWO_AT_A_TIME) $(ARGS)
 
 check: $(STAMP) ## ruff, mypy --strict, import-linter, schemas up to date
 	@$(BIN)/ruff format --check .
@@ -53,7 +71,7 @@ bench: setup ## measure (SUITE=name for one suite); writes build/bench and docs/
 	@$(BIN)/python -m tests.bench $(SUITE) $(ARGS)
 
 lock: $(STAMP) ## resolve requirements/*.txt again from pyproject.toml
-	@for row in "dev:--extra dev" "spark:--extra spark -c requirements/dev.txt" "runtime:--extra lake -c requirements/dev.txt"; do \
+	@for row in "dev:--extra dev" "spark:--extra spark -c requirements/dev.txt" "lake:--extra lake -c requirements/dev.txt" "runtime:-c requirements/dev.txt"; do \
 	  $(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 --universal $${row#*:} \
 	    --generate-hashes --no-header --no-annotate --output-file requirements/$${row%%:*}.txt || exit 1; done
 

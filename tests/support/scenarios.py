@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -160,10 +160,11 @@ class Recorder:
     """Watches one run and merges what it saw into the results file when the run ends."""
 
     def __init__(self, config: pytest.Config) -> None:
+        self._config = config
         self._root = config.rootpath
         self._narrowed = config.getoption("lf", default=False)  # --lf shows only some tests of the files it collects
         self._collect_only = config.getoption("collectonly")
-        self._claims: Claims | None = None  # None until collection has succeeded
+        self._claims: dict[str, tuple[str, ...]] | None = None  # None until collection has succeeded
         self._collected: set[str] = set()
         self._broken: set[str] = set()
         self._phases: dict[str, list[pytest.TestReport]] = {}
@@ -179,7 +180,7 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away: those exist, they just do not run
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self._claims = claims_of(items, self._root)
+        self._claims = dict(claims_of(items, self._root))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         phases = self._phases.setdefault(report.nodeid, [])
@@ -187,8 +188,19 @@ class Recorder:
         if report.when == "teardown":  # an interrupted test never gets here and keeps its earlier result
             self._ran[report.nodeid] = result_of(self._phases.pop(report.nodeid), when=datetime.now(UTC))
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """One of several processes has ended: it collected, and told its results as they came."""
+        claims, collected, broken = getattr(node, "workeroutput", {}).get("scenarios", ({}, (), ()))
+        self._claims = (self._claims or {}) | {test: tuple(rows) for test, rows in claims.items()}
+        self._collected |= set(collected)
+        self._broken |= set(broken)
+
     def pytest_sessionfinish(self) -> None:
         if self._claims is None or self._collect_only:
+            return
+        if (output := getattr(self._config, "workeroutput", None)) is not None:  # of several, the first one writes
+            output["scenarios"] = (dict(self._claims), sorted(self._collected), sorted(self._broken))
             return
         before, self._complaint = load_results(self._root / RESULTS)
         known_files = {file_of(test) for tests in before.values() for test in tests}
@@ -329,7 +341,7 @@ def collect_claims(root: Path) -> Claims:
 
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        code = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider"], plugins=[Collector()])
+        code = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "."], plugins=[Collector()])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise InvalidInput("scenario-claims", f"the tests cannot be collected:\n{output.getvalue().strip()}")
     return found

@@ -87,6 +87,16 @@ def test_a_claim_on_an_unknown_row_stops_the_run_and_names_test_and_row(project:
     assert project.results == {}
 
 
+def test_results_of_tests_in_several_processes_are_all_kept(project: Project) -> None:
+    project.tests(TWO_CLAIMS)
+    project.write("test_other.py", "import pytest\n@pytest.mark.scenario('A2')\ndef test_third(): pass\n")
+    project.run("--numprocesses", "2", "--dist", "loadfile").assert_outcomes(passed=3)
+    assert project.outcomes == {
+        "A1": {"test_first": "passed", "test_second": "passed"},
+        "A2": {"test_second": "passed", "test_third": "passed"},
+    }
+
+
 def test_a_mark_without_a_row_stops_the_run(project: Project) -> None:
     """A claim on nothing is a mistake, not a claim."""
     project.tests("import pytest\n@pytest.mark.scenario\ndef test_it(): pass")

@@ -54,7 +54,7 @@ def totals_of_base(files: Iterable[Path], *, bucket_ms: int) -> Totals:
     return _totals(grouped.select(list(wanted)))
 
 
-def totals_of_view(files: Iterable[tuple[int, str]]) -> Totals:
+def totals_of_view(files: Iterable[tuple[int, Path]]) -> Totals:
     """What the view's files hold: each with the start of its bucket."""
     totals: Totals = {}
     for start_ms, path in files:

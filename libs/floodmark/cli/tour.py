@@ -53,14 +53,15 @@ class Done:
 class Tour:
     """Acts, watches, shows, checks."""
 
-    def __init__(self, ledger: Ledger, home: Path, console: Console, *, rows_per_segment: int) -> None:
+    def __init__(self, ledger: Ledger, lake: Path, console: Console, *, seen_as: str, rows_per_segment: int) -> None:
+        """`lake` is where this process finds the lake, `seen_as` where the services do."""
         self._ledger = ledger
         self._console = console
         self._rows = rows_per_segment
         self._table = f"rides_{int(time.time())}"  # a directory that was used before has the tables of then
-        self._lake = home / "lake" / self._table
+        self._lake = lake / self._table
         self._views = {f"{self._table}_hourly": rides.HOUR_MS, f"{self._table}_daily": rides.DAY_MS}
-        self._home = home
+        self._root, self._seen_as = lake, seen_as
         self.done: list[Done] = []
 
     def run(self) -> list[Done]:
@@ -94,10 +95,10 @@ class Tour:
         )
         self._lake.mkdir(parents=True)
         self._fill(range(SEGMENTS), "rides-")
-        create_table(self._ledger, TableRequest(self._table, str(self._lake), "pickup_time"))
+        create_table(self._ledger, TableRequest(self._table, f"{self._seen_as}/{self._table}", "pickup_time"))
         for (view, bucket_ms), unit in zip(self._views.items(), ("hour", "day"), strict=True):
             select = SELECT.format(unit=unit.upper(), name=unit, table=self._table)
-            location = str(self._home / "lake" / "views" / view)
+            location = f"{self._seen_as}/views/{view}"
             bucket = "1h" if bucket_ms == rides.HOUR_MS else "1d"
             request = ViewRequest(view, self._table, bucket, select, location, coverage_start_ms=rides.FIRST_DAY_MS)
             create_view(self._ledger, request)
@@ -191,12 +192,18 @@ class Tour:
         held = True
         for view, width in self._views.items():
             fresh = rides.totals_of_base(files, bucket_ms=width)
-            stored = rides.totals_of_view((f.bucket_ms, f.path) for f in current_files(self._ledger, view).files)
+            stored = rides.totals_of_view(
+                (f.bucket_ms, self._here(f.path)) for f in current_files(self._ledger, view).files
+            )
             buckets = len({start for start, _ in stored})
             held &= self._tell(
                 stored == fresh, f"{view}: {len(stored):,} rows in {buckets} buckets equal a fresh computation"
             )
         return held
+
+    def _here(self, path: str) -> Path:
+        """Where this process finds a file of the services."""
+        return self._root / Path(path).relative_to(self._seen_as)
 
     # -- showing ---------------------------------------------------------------------------------------------------
 
