@@ -96,7 +96,8 @@ class Marker:
         self._randomness = randomness
         self._bounds = bounds
         self._index_refresh_ms = index_refresh_ms
-        self._index = ViewIndex()
+        self._index: ViewIndex | None = None
+        """None until it is read for the first time: until then anybody may wait for anything."""
         self._index_due_ms = 0
         self._readings_begun = 0
         self._reading_index = False
@@ -156,9 +157,10 @@ class Marker:
 
     def _close_if_due(self, table: str, hearing: _Hearing, now_ms: int) -> int:
         """Make a chapter of what was heard when it is time, at once when nobody waits for it. Returns when to look."""
-        views = self._index.of(table)
+        views = frozenset[str]() if self._index is None else self._index.of(table)
+        nobody_waits = self._index is not None and not views
         due_ms = hearing.pending.due_ms
-        if views and due_ms is not None and due_ms > now_ms:
+        if not nobody_waits and due_ms is not None and due_ms > now_ms:
             return due_ms
         del self._hearings[table]
         chapter = _Chapter(table, hearing.pending.batch, hearing.receipts, hearing.reading)
@@ -196,7 +198,7 @@ class Marker:
         if isinstance(report, ViewIndex):
             self._reading_index = False
             self._index = report
-            self._make_sure()
+            self._make_sure(report)
         elif isinstance(report, _Flushed):
             self._take_flush(report)
         else:
@@ -244,12 +246,12 @@ class Marker:
 
         self._executor.submit(read)
 
-    def _make_sure(self) -> None:
+    def _make_sure(self, index: ViewIndex) -> None:
         """The index was read: tell the views that chapters have missed, then let go of those chapters."""
         waiting, self._unsure = self._unsure, []
         for chapter in waiting:
             if chapter.reading > self._readings_begun:  # one reading at a time: the last begun is the one that ended
                 self._unsure.append(chapter)
                 continue
-            self._tell(chapter, self._index.of(chapter.table))
+            self._tell(chapter, index.of(chapter.table))
             chapter.settle()

@@ -79,6 +79,7 @@ class Bench:
     ledger: Ledger | None = None
     views: dict[str, frozenset[str]] = field(default_factory=lambda: {"rides": frozenset({"hourly"})})
     bounds: Bounds = field(default_factory=lambda: Bounds(100, 1_000, 1_000))
+    has_read_index: bool = True
 
     def __post_init__(self) -> None:
         self.clock = FrozenClock(10_000)
@@ -98,7 +99,8 @@ class Bench:
             bounds=self.bounds,
             index_refresh_ms=500,
         )
-        self.turn()
+        if self.has_read_index:
+            self.turn()
 
     def _mark(self, view: str, batch: Batch) -> None:
         if self.ledger is not None:
@@ -159,6 +161,21 @@ def test_a_burst_within_the_quiet_period_is_one_flush() -> None:
     bench.turn(99)
     assert bench.marked == []
     bench.turn(1)
+    assert len(bench.marked) == 1
+    bench.turn(500)
+    assert all(d.finished for d in deliveries)
+
+
+def test_a_burst_before_the_first_list_of_views_is_one_flush_as_well() -> None:
+    """C2 from the first record on: before the list is read nobody is known not to wait."""
+    bench = Bench(has_read_index=False)
+    deliveries = [bench.hear(3)]
+    bench.turn(0)
+    bench.clock.ms += 50
+    deliveries.append(bench.hear(4))
+    bench.turn(0)
+    assert bench.marked == []
+    bench.turn(100)
     assert len(bench.marked) == 1
     bench.turn(500)
     assert all(d.finished for d in deliveries)
