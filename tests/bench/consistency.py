@@ -164,7 +164,7 @@ class Bench:
             limits=PumpLimits(in_flight_max=OWN.events_in_flight_max, span_max=2 * OWN.events_in_flight_max),
             on_outcome=burst.note,
         )
-        while not marker._index.views:  # started, as the client is when it has its first record
+        while marker._index is None:  # started, as the client is when it has its first record
             marker.step()
         while burst.finished < EVENTS:
             pump.step()

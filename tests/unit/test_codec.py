@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import msgpack
+import msgspec
 import pytest
 import zstandard
 from hypothesis import given
@@ -31,12 +31,12 @@ NAMED: dict[str, Any] = {"s": "V", "f": [2, 7], "v": {"wide": 0}, "a": "a1", "d"
 
 def bytes_of(value: object, version: int = codec.FORMAT) -> bytes:
     """A node as another version of the code might have written it."""
-    return bytes([version]) + zstandard.ZstdCompressor().compress(msgpack.packb(value))
+    return bytes([version]) + zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(value))
 
 
 def plain_of(value: object) -> bytes:
     """A node that is not compressed, as a shard of format 2."""
-    return bytes([codec.FORMAT]) + bytes(msgpack.packb(value))
+    return bytes([codec.FORMAT]) + msgspec.msgpack.encode(value)
 
 
 def shard_with(fields: Any, *later: object) -> bytes:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgpack
+import msgspec
 import zstandard
 
 from floodmark.core.buckets import BucketGrid, Cause, DataFile, Entry, Shard, State
@@ -40,16 +40,17 @@ class _PerThread(threading.local):
     """Making these costs more than using them on most nodes, and each serves only one thread at a time."""
 
     def __init__(self) -> None:
-        self.packer = msgpack.Packer(default=dict)  # for mappings of other kinds
         self.compressor = zstandard.ZstdCompressor(level=1)
         self.decompressor = zstandard.ZstdDecompressor()
 
 
 _tools = _PerThread()
+_packed = msgspec.msgpack.Encoder(enc_hook=dict).encode  # the hook is for mappings of other kinds
+_unpacked = msgspec.msgpack.Decoder().decode
 
 
 def pack(value: object) -> bytes:
-    return _FORMAT_BYTE + _tools.compressor.compress(_tools.packer.pack(value))
+    return _FORMAT_BYTE + _tools.compressor.compress(_packed(value))
 
 
 def unpack(data: bytes, *, what: str, compressed: bool = True) -> Any:
@@ -61,8 +62,8 @@ def unpack(data: bytes, *, what: str, compressed: bool = True) -> Any:
         plain = data[1:]
         if compressed:
             plain = _tools.decompressor.decompress(plain, max_output_size=_PLAIN_BYTES_MAX)
-        return msgpack.unpackb(plain, strict_map_key=False)
-    except (zstandard.ZstdError, ValueError, TypeError, MemoryError, msgpack.UnpackException) as error:
+        return _unpacked(plain)
+    except (zstandard.ZstdError, msgspec.DecodeError, ValueError, TypeError, MemoryError, RecursionError) as error:
         # Garbled bytes may also claim a map for a key, or more content than there is memory.
         raise InvalidInput("format", f"{what} cannot be decoded: {error}") from error
 
@@ -226,8 +227,7 @@ def encode_shard(shard: Shard, grid: BucketGrid) -> bytes:
     for number in {start_ms // span_ms for start_ms in (shard.unencoded if blocks else shard.entries)}:
         blocks[number] = _encode_block(shard, range(number * span_ms, (number + 1) * span_ms, grid.width_ms))
     shard.unencoded.clear()
-    plain: bytes = _tools.packer.pack({"blocks": [blocks[number] for number in sorted(blocks)]})
-    return _FORMAT_BYTE + plain
+    return _FORMAT_BYTE + _packed({"blocks": [blocks[number] for number in sorted(blocks)]})
 
 
 def _encode_block(shard: Shard, starts: range) -> bytes:
