@@ -217,7 +217,7 @@ def appends(run: Run) -> Measurement:
     return over_raw(bench, view, [[bench.build(view, n, Mode.APPEND)] for n in range(2, COMMITS + 2)])
 
 
-@figure(name="group commits of 64 buckets per second over raw multis", goal=AtLeast(0.6))
+@figure(name="group commits of 64 buckets per second over raw multis", goal=AtLeast(0.6), runs=9)
 def groups_of_64(run: Run) -> Measurement:
     """Refreshes, three groups to a full shard."""
     bench: Bench = run.resources
