@@ -41,7 +41,6 @@ from floodmark.ledger.ledger import Ledger, ledger_on
 from floodmark.local.kafka import KafkaServer
 from floodmark.local.ports import pick_free_port, pick_free_ports
 from floodmark.local.zookeeper import ZooKeeperServer
-from floodmark.service import logs
 from floodmark.service.runner import freeze_memory
 from floodmark.service.wiring import decode_changes
 from floodmark_consistency.config import ConsistencySection
@@ -49,6 +48,7 @@ from floodmark_consistency.index import read_index
 from floodmark_consistency.marker import Marker
 from floodmark_consistency.marking import mark_view
 from tests.bench.harness.figures import AtLeast, AtMost, Measurement, Run, figure, interleaved_ratio
+from tests.bench.harness.servers import keep_quiet
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, zookeeper_store
 
 EVENTS, BUCKETS, VIEWS = 10_000, 50, 10
@@ -204,7 +204,7 @@ class NoDeadLetters:
 @contextmanager
 def suite() -> Iterator[Bench]:
     """Servers, views and the topic with its events, for all figures."""
-    logs.configure(form="json", level="warning", service="bench", replica="bench")
+    keep_quiet()
     with tempfile.TemporaryDirectory() as directory, ExitStack() as resources:
         zookeeper = ZooKeeperServer(Path(directory) / "zookeeper", pick_free_port())
         kafka = KafkaServer(Path(directory) / "kafka", *pick_free_ports(2))

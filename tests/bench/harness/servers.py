@@ -14,9 +14,15 @@ from floodmark.service import logs
 from tests.support.system import System, system_on
 
 
+def keep_quiet() -> None:
+    """Lines of a log that are drawn for a terminal would be measured too, and hide the figures among them."""
+    logs.configure(form="json", level="warning", service="bench", replica="bench")
+
+
 @contextmanager
 def zookeeper_session() -> Iterator[tuple[Session, ZooKeeperStore]]:
     """A session on a ZooKeeper, the ledger's root nodes in place."""
+    keep_quiet()
     with tempfile.TemporaryDirectory(prefix="floodmark-bench-") as directory:
         server = ZooKeeperServer(Path(directory), pick_free_port())
         server.start()
@@ -34,7 +40,7 @@ def zookeeper_session() -> Iterator[tuple[Session, ZooKeeperStore]]:
 @contextmanager
 def whole_system() -> Iterator[tuple[System, Path]]:
     """ZooKeeper, Kafka and a system on them, none of its services started; and a directory for the suite."""
-    logs.configure(form="json", level="warning", service="bench", replica="bench")
+    keep_quiet()
     with tempfile.TemporaryDirectory(prefix="floodmark-bench-") as directory:
         root = Path(directory)
         zookeeper = ZooKeeperServer(root / "zookeeper", pick_free_port())
