@@ -172,8 +172,9 @@ def _base_frame(session: SparkSession, source: Source) -> DataFrame:
     schema = base_schema(dict(source.table.columns), wanted, table=source.of)
     rows = files_frame(session, _uris(source.location, source.files), schema)
     if source.within is not None:
-        rows = within(rows, time_column, source.within.ranges, timeless=source.within.timeless)
-    return _gathered(rows.select(*(quoted(name) for name in source.columns or (time_column,))), source.files)
+        kind = schema[time_column].dataType
+        rows = within(rows, time_column, kind, source.within.ranges, timeless=source.within.timeless)
+    return _gathered(rows.selectExpr(*(quoted(name) for name in source.columns or (time_column,))), source.files)
 
 
 def _gathered(frame: DataFrame, files: Sequence[SourceFile]) -> DataFrame:

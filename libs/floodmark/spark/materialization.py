@@ -164,17 +164,16 @@ def _within(rows: DataFrame, starts: Sequence[int]) -> DataFrame:
 
 def _bucket_of(time_column: str, kind: types.DataType, bucket_ms: int) -> Column:
     """The start of a row's bucket; null for a row without a time, which belongs to none."""
-    ms = time_ms(time_column, kind)
+    ms = fn.expr(time_ms(time_column, kind))
     return ms - fn.pmod(ms, fn.lit(bucket_ms))
 
 
-def time_ms(time_column: str, kind: types.DataType) -> Column:
-    """A row's time in whole milliseconds since 1970, rounded down."""
-    column = fn.col(quoted(time_column))
+def time_ms(time_column: str, kind: types.DataType) -> str:
+    """A row's time in whole milliseconds since 1970, rounded down, as Spark's SQL says it."""
     if isinstance(kind, types.LongType):
-        return column
+        return quoted(time_column)
     if isinstance(kind, types.TimestampType | types.TimestampNTZType | types.DateType):
-        return fn.unix_millis(column.cast(types.TimestampType()))
+        return f"unix_millis(CAST({quoted(time_column)} AS TIMESTAMP_LTZ))"
     raise InvalidInput("time-type", f"time column {time_column!r} is {kind.simpleString()}, which tells no time")
 
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pyspark.sql import Column, DataFrame, SparkSession, types
-from pyspark.sql import functions as fn
+from pyspark.sql import DataFrame, SparkSession, types
 
 from floodmark.core.intervals import Interval
 from floodmark.spark.columns import spark_schema
@@ -27,23 +26,24 @@ class ReadCounts:
     scans: tuple[int, ...] = ()
 
 
-def within(rows: DataFrame, time_column: str, ranges: Sequence[Interval], *, timeless: bool) -> DataFrame:
-    """The rows whose time lies in one of the ranges, and those without a time if they are wanted."""
-    column = fn.col(quoted(time_column))
-    inside = _in_ranges(time_ms(time_column, rows.schema[time_column].dataType), ranges)
-    return rows.filter(inside | column.isNull() if timeless else inside & column.isNotNull())
+def within(
+    rows: DataFrame, time_column: str, kind: types.DataType, ranges: Sequence[Interval], *, timeless: bool
+) -> DataFrame:
+    """The rows whose time lies in one of the ranges, and those without a time if they are wanted.
+
+    The condition is a text: made of columns, each comparison in it would be several calls to the JVM.
+    """
+    column, inside = quoted(time_column), _in_ranges(time_ms(time_column, kind), ranges)
+    return rows.filter(f"({inside}) OR {column} IS NULL" if timeless else f"({inside}) AND {column} IS NOT NULL")
 
 
-def _in_ranges(ms: Column, ranges: Sequence[Interval]) -> Column:
+def _in_ranges(ms: str, ranges: Sequence[Interval]) -> str:
     if not ranges:
-        return fn.lit(False)  # noqa: FBT003 - a literal
+        return "false"
     if len(ranges) > RANGES_COMPILED_MAX:
-        bounds = fn.array(*(fn.struct(fn.lit(r.start_ms).alias("s"), fn.lit(r.end_ms).alias("e")) for r in ranges))
-        return fn.exists(bounds, lambda bound: (ms >= bound["s"]) & (ms < bound["e"]))
-    if len(ranges) == 1:
-        return (ms >= ranges[0].start_ms) & (ms < ranges[0].end_ms)
-    middle = len(ranges) // 2  # a balanced tree: a chain of many is walked by recursion
-    return _in_ranges(ms, ranges[:middle]) | _in_ranges(ms, ranges[middle:])
+        bounds = ", ".join(f"named_struct('s', {r.start_ms}L, 'e', {r.end_ms}L)" for r in ranges)
+        return f"exists(array({bounds}), bound -> {ms} >= bound.s AND {ms} < bound.e)"
+    return " OR ".join(f"{ms} >= {r.start_ms}L AND {ms} < {r.end_ms}L" for r in ranges)
 
 
 def base_schema(columns: Mapping[str, str], wanted: Sequence[str], *, table: str) -> types.StructType:
