@@ -18,6 +18,8 @@ from tests.e2e.stack import SERVERS, Containers, Replica
 STEP_EVERY_S = 0.5
 ACHIEVED_EACH = 4
 PATIENCE_S = 20
+HEAL_AGAIN_S = 1
+HEALED_WITHIN_S = 60
 
 
 class Fault(StrEnum):
@@ -31,6 +33,15 @@ class Fault(StrEnum):
 class Card:
     fault: Fault
     replica: str
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What was done to a container, until when, and how it is mended."""
+
+    until_s: float
+    heal: Callable[[], None]
+    give_up_s: float
 
 
 @dataclass
@@ -51,7 +62,7 @@ class Mischief:
     done: Counter[str] = field(default_factory=Counter)
     _deck: list[Card] = field(default_factory=list)
     _last: tuple[float, int] = (0.0, 0)
-    _troubled: dict[str, tuple[float, Callable[[], None]]] = field(default_factory=dict)
+    _troubled: dict[str, Trouble] = field(default_factory=dict)
 
     def deck(self) -> list[Card]:
         names = {service.name: [r.name for r in self.system.of(service.name)] for service in SERVICES}
@@ -63,7 +74,7 @@ class Mischief:
     def step(self) -> None:
         """Heal what has lasted long enough, and deal the next card if there is room for it."""
         now_s = time.monotonic()
-        for name in [n for n, (until_s, _) in self._troubled.items() if until_s <= now_s]:
+        for name in [n for n, trouble in self._troubled.items() if trouble.until_s <= now_s]:
             self._heal(name)
         if len(self._troubled) >= self.at_once or not self._is_time(now_s):
             return
@@ -97,16 +108,27 @@ class Mischief:
         self.done[card.fault] += 1
         now_s = time.monotonic()
         lasts_s = self.dice.uniform(*(self.servers_last_s if replica.service in SERVERS else self.lasts_s))
-        self._troubled[replica.name] = (now_s + lasts_s, heal)
+        self._troubled[replica.name] = Trouble(now_s + lasts_s, heal, now_s + lasts_s + HEALED_WITHIN_S)
         self._last = (now_s, self.achieved())
 
     def _heal(self, name: str) -> None:
-        _, heal = self._troubled.pop(name)
-        heal()
+        """Mend it, a moment later if need be: an engine that is starting a container again refuses other things."""
+        trouble = self._troubled[name]
+        try:
+            trouble.heal()
+        except APIError:
+            if time.monotonic() > trouble.give_up_s:
+                raise
+            trouble.until_s = time.monotonic() + HEAL_AGAIN_S
+        else:
+            del self._troubled[name]
 
     def heal_all(self) -> None:
-        for name in list(self._troubled):
-            self._heal(name)
+        while self._troubled:
+            for name in list(self._troubled):
+                self._heal(name)
+            if self._troubled:
+                time.sleep(HEAL_AGAIN_S)
 
     @property
     def dealt(self) -> int:
