@@ -1,5 +1,6 @@
 """What a commit takes on trust to spare a read is checked in its write, on the store in memory and on ZooKeeper."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -90,3 +91,41 @@ def _ready_for(kit: Kit, mode: Mode) -> Kit:
         kit.mark(1)
     kit.states()  # so that this process knows the shard as it is
     return kit
+
+
+def test_data_that_goes_between_the_look_and_the_write_does_not_leave_the_watermark_past_it(store: Store) -> None:
+    """Only the table's header told that there is data after this empty bucket, so the write checks it (INV-5)."""
+    watched = Watched(store)
+    kit = Kit(watched)
+    kit.set_up(coverage_hour=23)
+    kit.put(segment("end", 30, 31))
+    build = kit.build(23)
+    _once_before_a_write(watched, lambda: Kit(store, seed=2).remove("end"))
+    decision = kit.commit_one(build)
+    assert isinstance(decision, Rejected)
+    assert decision.reason is Reason.BEYOND_SOURCE
+    assert kit.watermark_hour == 23
+
+
+def test_data_that_comes_between_the_look_and_the_write_does_not_leave_the_watermark_behind(store: Store) -> None:
+    """A bucket may be VALID past the end of the data, whose last segment went after it was built. The write that
+    closes the gap before it moves the watermark as far as the data reaches at that instant (INV-2)."""
+    watched = Watched(store)
+    kit = Kit(watched)
+    kit.set_up(coverage_hour=23)
+    end = segment("end", 30, 31)
+    kit.put(segment("a", 23, 24), end)
+    kit.append(24)
+    kit.remove("end")
+    build = kit.build(23)
+    _once_before_a_write(watched, lambda: Kit(store, seed=2).put(end))
+    assert isinstance(kit.commit_one(build), Changed)
+    assert kit.watermark_hour == 25
+
+
+def _once_before_a_write(watched: Watched, act: Callable[[], None]) -> None:
+    def before_commit(_: int) -> None:
+        watched.before_commit = lambda _: None
+        act()
+
+    watched.before_commit = before_commit

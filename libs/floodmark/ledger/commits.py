@@ -5,6 +5,7 @@
     set    the shards of the buckets                                                                  INV-2
     set    the header, when the watermark moves, or check it when this write could be next in line    INV-5
     check  the other shards that were looked into to find where the run of buckets ends
+    check  the table's header, when only it told where the data ends                                  INV-5
     check  that the attempt's hold stands, so that nobody has begun to clear its files away             INV-11
 
 The first try trusts what the attempt already knows: the versions it built from and the nodes it last saw. Everything
@@ -61,7 +62,7 @@ class _DataEnd:
     def __init__(self, registry: Registry, table: str) -> None:
         self._registry = registry
         self._table = table
-        self._header: TableHeader | None = None
+        self._read: tuple[TableHeader, int] | None = None
 
     def reaching(self, time_ms: int, checked: Mapping[str, int]) -> int | None:
         """The end of the data, or an earlier one that is not before this time.
@@ -71,9 +72,23 @@ class _DataEnd:
         listed_ms = self._registry.listed_end(self._table, checked)
         if listed_ms is not None and listed_ms >= time_ms:
             return listed_ms
-        self._header = self._header or self._registry.header(self._table)
-        last_ms = self._header.max_last_ms
+        self._read = self._read or self._registry.read_header(self._table)
+        last_ms = self._read[0].max_last_ms
         return None if last_ms is None else last_ms + 1
+
+    def check(self) -> list[Op]:
+        """What the write has to check for the end to hold at that instant.
+
+        SUBTLE: the last segment may go, or come, between the look and the write:
+
+            commit      reads that the data ends at 10:00, where the watermark stops
+            registrar   adds a segment up to 12:00
+            commit      writes; the buckets up to 12:00 are VALID, and the watermark stands at 10:00
+
+        The other way round it would stand past the data. Only a table's header knows, and it changes with every
+        registration, so it is checked only where it was needed.
+        """
+        return [] if self._read is None else [Check(paths.table(self._table), self._read[1])]
 
 
 class Commits:
@@ -195,6 +210,7 @@ class Commits:
         ops += [look.set_shard(number, shard) for number, shard in group.shards.items()]
         moved, watermark_ops = _watermark(look, header, group, checked)
         ops += watermark_ops
+        ops += group.data_end.check() if group.data_end else []
         ops += [Check(hold.path, ANY_VERSION)] if hold else []  # renewed meanwhile or not, it must stand
         kept = self._keeper(view, header.incarnation, moved, group.shards, ops)
         return Write(ops, group.decisions, kept, from_memory=trusting)

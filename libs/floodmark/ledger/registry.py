@@ -112,7 +112,7 @@ class Registry:
         """Give a table these properties. No segment changes, so the table keeps its version."""
 
         def attempt() -> Done[TableHeader] | Write[TableHeader]:
-            header, node_version = self._read_header(table)
+            header, node_version = self.read_header(table)
             changed = replace(header, definition=replace(header.definition, properties=dict(properties)))
             if changed == header:
                 return Done(header)
@@ -126,9 +126,10 @@ class Registry:
         return sorted(self._store.children(paths.TABLES))
 
     def header(self, table: str) -> TableHeader:
-        return self._read_header(table)[0]
+        return self.read_header(table)[0]
 
-    def _read_header(self, table: str, *, synced: bool = False) -> tuple[TableHeader, int]:
+    def read_header(self, table: str, *, synced: bool = False) -> tuple[TableHeader, int]:
+        """The header, and the version of its node: every registration changes it."""
         path = paths.table(table)
         node = self._store.read_current(path) if synced else self._store.read(path)
         if node is None:
@@ -263,7 +264,7 @@ class Registry:
         `synced` makes sure that the header is not an old one, from a server that lags.
         """
         for _ in range(SNAPSHOT_TRIES_MAX):
-            header, node_version = self._read_header(table, synced=synced)
+            header, node_version = self.read_header(table, synced=synced)
             known = self._snapshots.get(table)
             if known is not None and known.header_node_version == node_version:
                 return known
