@@ -68,6 +68,10 @@ class Disk:
         except ValueError:
             return
 
+    def is_whole(self, location: str, path: str) -> bool:
+        stored = self.files.get((location, path))
+        return stored is not None and zlib.crc32(stored.content) in self.rows_by_crc
+
     def take_away(self, location: str, path: str) -> Stored | None:
         return self.files.pop((location, path), None)
 

@@ -170,8 +170,9 @@ class World:
             self.store.commit([Delete(path)])
 
     def _vanish(self, act: Act) -> None:
+        """A whole file is away for a while. One that is being written is not: put back, it would never be whole."""
         path = f"{act.subject}.parquet"
-        if stored := self.disk.take_away(BASE, path):
+        if self.disk.is_whole(BASE, path) and (stored := self.disk.take_away(BASE, path)):
             self._vanished[path] = stored
             self.hub.at(self.hub.now_ms + act.number, lambda: self._put_back(path))
 
