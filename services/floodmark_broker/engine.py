@@ -21,9 +21,10 @@ from floodmark.query.plan import Bounded, Freshness, QueryPlan, Strict
 from floodmark.sql.reading import read_statement
 from floodmark.sql.statements import CHANGING, Explain, Select, SetOption, Statement, StatementRule
 from floodmark_broker.access import Role, require
+from floodmark_broker.base_files import FilesVanished
 from floodmark_broker.books import Books
 from floodmark_broker.commands import Commands, relation
-from floodmark_broker.execution import Executed, Execution, FilesVanished
+from floodmark_broker.execution import Executed, Execution
 from floodmark_broker.receipts import document_of, explanation
 from floodmark_broker.stopping import Queries, Ticket
 

@@ -23,6 +23,7 @@ from floodmark.spark.output import quoted
 from floodmark.spark.reading import ReadCounts, base_schema, counts_of, view_schema, within
 from floodmark.spark.session import check_required
 from floodmark.sql.definition import Definition
+from floodmark_broker.base_files import BaseFiles, FilesVanished
 from floodmark_broker.stopping import Ticket
 
 SMALL_BYTES_MAX = 64 * 1024 * 1024
@@ -42,10 +43,6 @@ _FILES_GONE = ("PATH_NOT_FOUND", "FAILED_READ_FILE", "FileNotFoundException", "F
 _TOO_LARGE = "maxResultSize"
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*\] .*")
 _SAID_MAX = 500
-
-
-class FilesVanished(Exception):
-    """Files of a plan are not there, or not as they were when the plan was made. Another plan may name others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +113,7 @@ class Execution:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._partitions = str(spark.conf.get("spark.sql.shuffle.partitions"))
+        self._base_files = BaseFiles()
         self._local = threading.local()
 
     def run(self, plan: QueryPlan, ticket: Ticket, *, rows_max: int) -> Executed:
@@ -146,6 +144,7 @@ class Execution:
             raise _too_many(rows_max)
         read = counts_of(plain)
         _check_sizes(plan, read)
+        self._base_files.check(plan.sources)
         return Executed(rows.rename_columns(list(names)), read)
 
     def _session(self, way: _Way) -> _Session:

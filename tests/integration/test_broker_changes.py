@@ -1,10 +1,13 @@
 """Queries while tables and views change under them: right rows, or base, and never an error about files."""
 
+import os
 import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -173,6 +176,39 @@ def test_a_base_file_that_is_gone_is_an_error_and_never_fewer_rows(broker: Broke
     with pytest.raises(QueryFailed) as failed:
         rides.ask(BY_CITY)
     assert (failed.value.status, failed.value.rule) == (503, "unavailable")
+
+
+def test_a_base_file_that_was_written_over_is_an_error_and_never_other_rows(broker: BrokerUnderTest) -> None:
+    """INV-12, with as many bytes as before: size and rows tell nothing, and nobody has registered it."""
+    rides = Rides(broker, scan=False)
+    path = rides.location / "first.parquet"
+    rows = pq.read_table(path)
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+    pq.write_table(rows, path, **plain)
+    register(rides, path)
+    rides.check(BY_CITY)
+    size = path.stat().st_size
+    at = rows.schema.get_field_index("cents")
+    pq.write_table(rows.set_column(at, rows.schema.field(at), pc.add(rows["cents"], 1)), path, **plain)
+    assert path.stat().st_size == size
+    with pytest.raises(QueryFailed, match="CRC") as failed:
+        rides.ask(BY_CITY)
+    assert (failed.value.status, failed.value.rule) == (503, "unavailable")
+
+
+def test_a_base_file_that_was_only_touched_is_read_once_more_and_then_as_ever(broker: BrokerUnderTest) -> None:
+    """As one that came back from a backup: the content is what was registered, and that is looked up once."""
+    rides = Rides(broker, scan=False)
+    path = rides.location / "first.parquet"
+    register(rides, path)
+    os.utime(path, (1, 1))
+    plans = []
+    for _ in range(2):
+        answer = rides.ask(BY_CITY)
+        assert comparable(answer.rows()) == rides.wanted(BY_CITY)
+        assert answer.receipt is not None
+        plans.append(answer.receipt["plans"])
+    assert plans == [2, 1]
 
 
 def test_a_refresh_that_was_asked_for_builds_what_has_not_changed(broker: BrokerUnderTest) -> None:

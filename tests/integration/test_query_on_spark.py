@@ -32,7 +32,8 @@ from floodmark.spark.materialization import Inputs, Materializer
 from floodmark.spark.session import open_session
 from floodmark.sql.definition import analyze
 from floodmark.sql.parsing import render
-from floodmark_broker.execution import Execution, FilesVanished
+from floodmark_broker.base_files import FilesVanished
+from floodmark_broker.execution import Execution
 from floodmark_broker.stopping import Ticket
 from tests.support.eventually import eventually
 from tests.support.query_kit import snapshot_of

@@ -16,9 +16,10 @@ from floodmark.core.ports import SystemClock
 from floodmark.query.plan import Bounded, Strict
 from floodmark_broker import stopping
 from floodmark_broker.access import Access, AccessRefused, Role, require
+from floodmark_broker.base_files import FilesVanished
 from floodmark_broker.config import BrokerSettings, is_loopback
 from floodmark_broker.engine import checked_setting, freshness_of
-from floodmark_broker.execution import FilesVanished, told
+from floodmark_broker.execution import told
 from floodmark_broker.formats import arrow_stream, csv_text, json_document
 from floodmark_broker.stopping import Queries, QueryStopped, Ticket
 from tests.support.eventually import eventually

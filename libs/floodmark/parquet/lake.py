@@ -3,7 +3,7 @@
 import errno
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -92,6 +92,12 @@ class Lake:
             info = self._files.get_file_info(self._inside(path))
         return _lake_file(info) if info.type is FileType.File else None
 
+    def files_at(self, paths: Sequence[str]) -> list[LakeFile | None]:
+        """These files as they are now, asked for in one go; None for each that is not there."""
+        with self.reading(f"{len(paths)} files"):
+            found = self._files.get_file_info(self._all_inside(paths))
+        return [_lake_file(info) if info.type is FileType.File else None for info in found]
+
     def uri(self, path: str) -> str:
         """The file as Hadoop's filesystems name it."""
         relative = self._inside(path)
@@ -153,6 +159,20 @@ class Lake:
             if not real.startswith(base.rstrip("/") + "/"):
                 raise InvalidInput("outside-location", f"{path!r} is a link that leads out of {self.location}")
         return relative
+
+    def _all_inside(self, paths: Sequence[str]) -> list[str]:
+        """As `_inside`, but looking at each directory once: the way to a file takes longer than the file."""
+        if self.directory is None:
+            return [self.relative(path) for path in paths]
+        inside, directories = [], set()
+        for path in paths:
+            relative = self.relative(path)
+            directory = posixpath.dirname(relative)
+            if directory not in directories or os.path.islink(f"{self.directory}/{relative}"):  # noqa: PTH114 - a text
+                self._inside(path)
+                directories.add(directory)
+            inside.append(relative)
+        return inside
 
 
 def _path_of(info: FileInfo) -> str:

@@ -49,6 +49,9 @@ class SourceFile:
     path: str
     rows: int
     bytes: int
+    crc: int | None = None
+    """Of a registered file, which its producer may write over; None for one of ours, which nobody does."""
+    stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)

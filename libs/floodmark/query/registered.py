@@ -128,4 +128,4 @@ class TableSnapshot:
 
 
 def _files(segments: Iterable[Segment]) -> tuple[SourceFile, ...]:
-    return tuple(SourceFile(s.path, s.rows, s.bytes) for s in segments)
+    return tuple(SourceFile(s.path, s.rows, s.bytes, s.crc, s.stamp) for s in segments)
