@@ -160,7 +160,7 @@ class _Run:
         """End what is not to be run or, once built, whatever became of its commit."""
         endings = {}
         for start, verdict in verdicts.items():
-            if verdict.worth is Worth.AHEAD:
+            if verdict.worth in (Worth.AHEAD, Worth.AGAIN):
                 self._give_back(self.open.pop(start), verdict)
             elif verdict.worth is not Worth.RUN:
                 endings[start] = Ending(str(verdict.worth), verdict.why, wasted=built is not None)
@@ -174,10 +174,12 @@ class _Run:
         self._end(None, {start: Ending(str(Worth.COVERED), why) for start in ended})
 
     def _give_back(self, attempt: Attempt, verdict: Verdict) -> None:
-        if attempt.delivery.tries >= AHEAD_TRIES_MAX:
-            attempt.delivery.refuse(InvalidInput("task-ahead", f"task {attempt.task_id}: {verdict.why}"))
+        delivery = attempt.delivery
+        delivery.too_early += verdict.worth is Worth.AHEAD
+        if delivery.too_early >= AHEAD_TRIES_MAX:
+            delivery.refuse(InvalidInput("task-ahead", f"task {attempt.task_id}: {verdict.why}"))
         else:
-            attempt.delivery.retry(Unavailable(verdict.why))
+            delivery.retry(Unavailable(verdict.why))
 
     # -- building --------------------------------------------------------------------------------------------------
 

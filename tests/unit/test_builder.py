@@ -281,11 +281,19 @@ def test_work_that_is_cut_off_by_a_stop_is_given_back_and_not_counted_as_failed(
 
 def test_a_task_ahead_of_the_ledger_is_given_back_and_in_the_end_refused(bench: Bench) -> None:
     bench.kit.put(segment("a", 0, 1))
-    task = bench.task(0, Mode.OVERWRITE)
-    assert isinstance(bench.run(bench.deliver(task))[0], Unavailable)
-    refusal = bench.run(bench.deliver(task, tries=builder.AHEAD_TRIES_MAX))[0]
+    delivery = bench.deliver(bench.task(0, Mode.OVERWRITE))
+    for _ in range(builder.AHEAD_TRIES_MAX - 1):
+        assert isinstance(bench.run(delivery)[0], Unavailable)
+    refusal = bench.run(delivery)[0]
     assert isinstance(refusal, InvalidInput)
     assert refusal.rule == "task-ahead"
+
+
+def test_tries_that_failed_for_other_reasons_do_not_make_a_task_ahead(bench: Bench) -> None:
+    """A store that was away for a while is no reason to refuse work (INV-10)."""
+    bench.kit.put(segment("a", 0, 1))
+    delivery = bench.deliver(bench.task(0, Mode.OVERWRITE), tries=10 * builder.AHEAD_TRIES_MAX)
+    assert isinstance(bench.run(delivery)[0], Unavailable)
 
 
 def test_nothing_is_committed_once_the_hold_is_gone(bench: Bench) -> None:
@@ -298,6 +306,9 @@ def test_nothing_is_committed_once_the_hold_is_gone(bench: Bench) -> None:
 
     bench.view.during_build = expire
     assert isinstance(appends(bench, 0)[0], Unavailable)
+    delivery = bench.deliver(bench.task(0, Mode.APPEND))
+    for _ in range(2 * builder.AHEAD_TRIES_MAX):
+        assert isinstance(bench.run(delivery)[0], Unavailable), "it is tried again, however often that happens"
     assert bench.kit.states() == {}
     bench.tools.claims.give_back()
     assert records(bench) == {0: Progress.OFFERED}

@@ -72,7 +72,7 @@ def test_a_task_of_a_view_that_is_no_more_is_dropped(header: ViewHeader | None, 
         (Rejected(Reason.SOURCE_NOT_EMPTY, STALE), Worth.SUPERSEDED),
         (Rejected(Reason.BEYOND_SOURCE), Worth.SUPERSEDED),
         (Rejected(Reason.DROPPED), Worth.COVERED),
-        (Rejected(Reason.HOLD_LOST), Worth.AHEAD),
+        (Rejected(Reason.HOLD_LOST), Worth.AGAIN),
     ],
 )
 def test_a_commit_is_judged_in_the_same_words(decision: tasks.Decision, worth: Worth) -> None:

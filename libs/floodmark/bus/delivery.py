@@ -26,13 +26,14 @@ class Assignment:
 class Delivery(Generic[T]):
     """One record on its way through a sink. Its outcome may be told from any thread, once for each offer."""
 
-    __slots__ = ("_outcomes", "assignment", "message", "record", "refusal", "tries")
+    __slots__ = ("_outcomes", "assignment", "message", "record", "refusal", "too_early", "tries")
 
     def __init__(self, record: Record, message: T, assignment: Assignment, outcomes: "Outcomes[T]") -> None:
         self.record = record
         self.message = message
         self.assignment = assignment
         self.tries = 1
+        self.too_early = 0  # how often, for a sink that counts it; there are many other reasons to try again
         self.refusal: InvalidInput | None = None
         self._outcomes = outcomes
 

@@ -3,6 +3,7 @@
 covered      the ledger is past it: someone did it, or nobody needs it any more. Dropped, never an error (INV-10)
 superseded   its input changed, or the bucket needs another kind of work: the scheduler will ask for that
 ahead        it knows more than this reading of the ledger shows: read again, or give it back
+again        the attempt lost its hold, which says nothing of the task: give it back
 run          it fits
 """
 
@@ -20,6 +21,7 @@ class Worth(StrEnum):
     COVERED = "covered"
     SUPERSEDED = "superseded"
     AHEAD = "ahead"
+    AGAIN = "again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def of_commit(decision: Decision) -> Verdict:
     if isinstance(decision, Changed | AlreadyTrue):
         return RUN
     if decision.reason is Reason.HOLD_LOST:
-        return Verdict(Worth.AHEAD, decision.reason)
+        return Verdict(Worth.AGAIN, decision.reason)
     done = decision.found is not None and decision.found.state is State.VALID
     if done or decision.reason is Reason.DROPPED:
         return Verdict(Worth.COVERED, decision.reason)
