@@ -16,7 +16,7 @@ from tests.e2e.background import in_background
 from tests.e2e.stack import SERVERS, Containers, Replica
 
 STEP_EVERY_S = 0.5
-ACHIEVED_EACH = 4
+ACHIEVED_EACH = 2
 PATIENCE_S = 20
 HEAL_AGAIN_S = 1
 HEALED_WITHIN_S = 60

@@ -29,6 +29,7 @@ def test_no_answer_is_wrong_and_no_change_lost_whatever_happens_to_the_container
     took_s = world.converge()
     world.check_views()
     print(f"{dict(mischief.done)}, {dict(world.counts)}, converged in {took_s:.1f} s")  # noqa: T201
+    print(f"no answer: {world.silences.most_common(8)}")  # noqa: T201
     assert not world.wrong, str(world.wrong[0])
     assert set(mischief.done) == set(Fault)
     assert world.counts["queries"] > 20, world.counts
