@@ -30,7 +30,7 @@ HOURLY = (
 )
 SCALE = "1"
 WARM_S = 20
-"""A view's query takes half the time after two hundred of them: the JVM compiles what runs often."""
+"""The JVM compiles what runs often, and a broker runs for days: with 5 s the first figure was 4.16."""
 
 
 @dataclass
