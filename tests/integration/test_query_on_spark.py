@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as fn
 
 from floodmark.core.buckets import Cause, Entry, Shard, State
@@ -29,6 +29,7 @@ from floodmark.query.shapes import ViewShape, expression
 from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
 from floodmark.spark.columns import spark_schema
 from floodmark.spark.materialization import Inputs, Materializer
+from floodmark.spark.reading import RANGES_COMPILED_MAX, within
 from floodmark.spark.session import open_session
 from floodmark.sql.definition import analyze
 from floodmark.sql.parsing import render
@@ -266,3 +267,16 @@ def test_a_small_query_is_one_task(lakeside: Lakeside) -> None:
         return [stage.numTasks for stage in stages if stage]
 
     assert eventually(tasks, what="the job known") == [1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, RANGES_COMPILED_MAX, RANGES_COMPILED_MAX + 1, 500])
+@pytest.mark.parametrize("timeless", [True, False])
+def test_rows_of_any_number_of_ranges_are_kept_and_no_others(spark: SparkSession, count: int, timeless: bool) -> None:
+    """Few ranges are compared in the condition, many are handed over as data; before 1970 as after it."""
+    ranges = [Interval(10 * n - 100, 10 * n - 95) for n in range(count)]
+    times = [*range(-110, 10 * count), None]
+    schema = types.StructType([types.StructField("a`t", types.LongType())])
+    rows = spark.createDataFrame([(time,) for time in times], schema)
+    found = within(rows, "a`t", types.LongType(), ranges, timeless=timeless).collect()
+    wanted = [t for t in times if (timeless if t is None else any(r.start_ms <= t < r.end_ms for r in ranges))]
+    assert [row[0] for row in found] == wanted

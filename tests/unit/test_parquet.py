@@ -217,3 +217,18 @@ def test_what_a_later_try_may_change_is_told_from_what_it_cannot(number: int | N
 def test_a_location_that_means_nothing_elsewhere_is_refused(location: str) -> None:
     with pytest.raises(InvalidInput, match=r"^location: "):
         Lake(location)
+
+
+def test_files_asked_for_together_are_as_each_by_itself_and_none_lies_outside(tmp_path: Path) -> None:
+    """Each directory is looked at once, but a link among its files is not taken on trust."""
+    location = tmp_path / "lake"
+    (location / "day").mkdir(parents=True)
+    for name in ("a", "b"):
+        (location / "day" / name).write_bytes(b"x")
+    lake = Lake(str(location))
+    paths = ["day/a", "day/b", "day/gone"]
+    assert lake.files_at(paths) == [lake.file(path) for path in paths]
+    (tmp_path / "secret").write_bytes(b"y")
+    (location / "day" / "c").symlink_to(tmp_path / "secret")
+    with pytest.raises(InvalidInput, match="leads out"):
+        lake.files_at([*paths, "day/c"])
