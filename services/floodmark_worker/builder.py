@@ -45,6 +45,9 @@ T = TypeVar("T")
 
 AHEAD_TRIES_MAX = 5
 """A task that is ahead of the ledger this often, with a fresh reading each time, was not made from this ledger."""
+HOLD_TRIES_MAX = 5
+"""An attempt that loses its hold this often in a row has failed, and says so: a machine where no attempt can keep its
+hold is not to try for ever unseen (INV-10)."""
 
 NOTHING_BUILT = Built({}, 0, 0)
 
@@ -161,7 +164,10 @@ class _Run:
         endings = {}
         for start, verdict in verdicts.items():
             if verdict.worth in (Worth.AHEAD, Worth.AGAIN):
-                self._give_back(self.open.pop(start), verdict)
+                if ending := self._given_back(self.open[start], verdict):
+                    endings[start] = ending
+                else:
+                    del self.open[start]
             elif verdict.worth is not Worth.RUN:
                 endings[start] = Ending(str(verdict.worth), verdict.why, wasted=built is not None)
             elif built is not None:
@@ -173,13 +179,19 @@ class _Run:
         why = "this try of it has failed already"
         self._end(None, {start: Ending(str(Worth.COVERED), why) for start in ended})
 
-    def _give_back(self, attempt: Attempt, verdict: Verdict) -> None:
+    def _given_back(self, attempt: Attempt, verdict: Verdict) -> Ending | None:
+        """Let the task come again, but not for ever: in the end one of another ledger is refused, and one that cannot
+        keep its hold has failed."""
         delivery = attempt.delivery
-        delivery.too_early += verdict.worth is Worth.AHEAD
-        if delivery.too_early >= AHEAD_TRIES_MAX:
+        times = delivery.count(verdict.worth)
+        if verdict.worth is Worth.AGAIN and times >= HOLD_TRIES_MAX:
+            why = f"{times} tries in a row: {verdict.why}"
+            return Ending("failed", why, rule="hold-lost", object=self.view, wasted=True)
+        if verdict.worth is Worth.AHEAD and times >= AHEAD_TRIES_MAX:
             delivery.refuse(InvalidInput("task-ahead", f"task {attempt.task_id}: {verdict.why}"))
         else:
             delivery.retry(Unavailable(verdict.why))
+        return None
 
     # -- building --------------------------------------------------------------------------------------------------
 

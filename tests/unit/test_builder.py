@@ -10,6 +10,7 @@ from floodmark.core.dispatch import Progress
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.tasks import Verdict, Worth
 from floodmark.core.transitions import Mode
+from floodmark.ledger.store import Delete
 from floodmark_worker import builder
 from tests.support.ledger_kit import HOUR_MS, Kit, segment
 from tests.support.memory_store import MemoryStore
@@ -306,12 +307,33 @@ def test_nothing_is_committed_once_the_hold_is_gone(bench: Bench) -> None:
 
     bench.view.during_build = expire
     assert isinstance(appends(bench, 0)[0], Unavailable)
-    delivery = bench.deliver(bench.task(0, Mode.APPEND))
-    for _ in range(2 * builder.AHEAD_TRIES_MAX):
-        assert isinstance(bench.run(delivery)[0], Unavailable), "it is tried again, however often that happens"
     assert bench.kit.states() == {}
     bench.tools.claims.give_back()
     assert records(bench) == {0: Progress.OFFERED}
+    bench.view.during_build = lambda: None
+    assert bench.run(bench.deliver(bench.task(0, Mode.APPEND))) == {0: "finished"}
+    assert bench.outcomes() == {0: "committed"}
+
+
+def test_a_task_that_loses_its_hold_every_time_fails_and_says_so(bench: Bench) -> None:
+    """INV-10: no task is retried for ever. It backs off and is quarantined like any other that fails, never refused."""
+    bench.kit.put(segment("a", 0, 1))
+    bench.view.during_build = lambda: [bench.kit.store.commit([Delete(path)]) for path in holds(bench)] and None
+    task = bench.task(0, Mode.APPEND)
+    bench.offer(task)
+    delivery = bench.deliver(task)
+    for _ in range(builder.HOLD_TRIES_MAX - 1):
+        assert isinstance(bench.run(delivery)[0], Unavailable)
+        assert records(bench) == {0: Progress.CLAIMED}
+    assert bench.run(delivery) == {0: "finished"}
+    record = bench.kit.ledger.dispatch.records("rides_hourly")[0]
+    assert record.progress is Progress.FAILED
+    assert "hold ran out" in record.error
+    assert bench.outcomes() == {0: "failed"}
+
+
+def holds(bench: Bench) -> list[str]:
+    return [path for path in bench.kit.store.nodes if "/holds/" in path]  # type: ignore[attr-defined]
 
 
 def test_a_claim_does_not_outlive_its_work_while_its_worker_lives(

@@ -26,16 +26,22 @@ class Assignment:
 class Delivery(Generic[T]):
     """One record on its way through a sink. Its outcome may be told from any thread, once for each offer."""
 
-    __slots__ = ("_outcomes", "assignment", "message", "record", "refusal", "too_early", "tries")
+    __slots__ = ("_given_back", "_outcomes", "assignment", "message", "record", "refusal", "tries")
 
     def __init__(self, record: Record, message: T, assignment: Assignment, outcomes: "Outcomes[T]") -> None:
         self.record = record
         self.message = message
         self.assignment = assignment
         self.tries = 1
-        self.too_early = 0  # how often, for a sink that counts it; there are many other reasons to try again
         self.refusal: InvalidInput | None = None
+        self._given_back: dict[str, int] | None = None  # most never are
         self._outcomes = outcomes
+
+    def count(self, reason: str) -> int:
+        """How often a sink has given it back for this reason, now included. `tries` has those for all reasons."""
+        counts = self._given_back = self._given_back or {}
+        counts[reason] = counts.get(reason, 0) + 1
+        return counts[reason]
 
     def finish(self) -> None:
         """Every effect of this record is durable."""

@@ -3,7 +3,7 @@
 covered      the ledger is past it: someone did it, or nobody needs it any more. Dropped, never an error (INV-10)
 superseded   its input changed, or the bucket needs another kind of work: the scheduler will ask for that
 ahead        it knows more than this reading of the ledger shows: read again, or give it back
-again        the attempt lost its hold, which says nothing of the task: give it back
+again        the attempt lost its hold, which says nothing of the task: give it back, unless that happens every time
 run          it fits
 """
 
