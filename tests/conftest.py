@@ -9,6 +9,7 @@ pytest_plugins = [
     "tests.support.scenarios",
     "tests.support.servers",
     "tests.support.stores",
+    "tests.support.module_pipeline",
     "tests.support.system",
     "tests.support.broker",
 ]

@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 from typer.testing import CliRunner
@@ -40,6 +38,7 @@ from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS, zookeeper_store
 from tests.support.pipeline import write_parquet
 from tests.support.secured import USER, Secured, SecuredZooKeeper, secured_servers
+from tests.support.servers import plain_client
 from tests.support.service_process import INGESTER, service
 from tests.support.system import SMALL_SPARK, START_WITHIN_S, System
 
@@ -100,18 +99,6 @@ def quiet() -> Iterator[None]:
     kazoo.setLevel(level)
 
 
-@contextmanager
-def nobody(hosts: str) -> Iterator[Any]:
-    """A client without credentials. Its paths are whole: kazoo looks at the node that a short one starts from."""
-    client = KazooClient(hosts)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
 def nodes(client: Any, path: str = ROOT) -> list[str]:
     return [path, *(found for name in client.get_children(path) for found in nodes(client, f"{path}/{name}"))]
 
@@ -142,7 +129,8 @@ def test_nobody_else_reads_or_writes_a_node(system: System) -> None:
         paths = nodes(store._client)
     assert {f"{ROOT}/leaders/scan", f"{ROOT}/tables/rides", f"{ROOT}/views/hourly/shards/0"} <= set(paths)
     assert len([p for p in paths if p.startswith(f"{ROOT}/services/")]) >= 12, "six services and their replicas"
-    with nobody(system.zookeeper.plain_hosts) as client:
+    with plain_client(system.zookeeper.plain_hosts) as client:
+        # Whole paths: kazoo looks at the node that a short one starts from.
         for path in (f"/{system.namespace}{path}" for path in paths):
             attempts = [
                 lambda p=path: client.get(p),

@@ -31,33 +31,17 @@ from tests.support.service_process import ServiceUnderTest, new_table
 pytestmark = pytest.mark.stack
 DAY_HOURS = 24
 SETTLE_MS = 400
-QUICK = {
+SETTINGS = {
     "FLOODMARK_INGESTER__SCAN_EVERY_MS": "100",
     "FLOODMARK_INGESTER__SETTLE_MS": str(SETTLE_MS),
     "FLOODMARK_INGESTER__OUTBOX_EVERY_MS": "500",
 }
 
 
-@pytest.fixture(scope="module")
-def pipeline(
-    zookeeper: ZooKeeperServer, kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pipeline]:
-    """Shared by the tests that kill nothing; each has a table of its own."""
-    with pipeline_on(tmp_path_factory.mktemp("ingester"), zookeeper, kafka, **QUICK) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def ingester(pipeline: Pipeline) -> ServiceUnderTest:
-    running = pipeline.start("ingester")
-    running.await_event("partitions_assigned")
-    return running
-
-
 @pytest.fixture
 def own_pipeline(zookeeper: ZooKeeperServer, kafka: KafkaServer, tmp_path: Path) -> Iterator[Pipeline]:
     """A pipeline whose processes the test may kill."""
-    with pipeline_on(tmp_path, zookeeper, kafka, **QUICK) as made:
+    with pipeline_on(tmp_path, zookeeper, kafka, **SETTINGS) as made:
         yield made
 
 

@@ -7,14 +7,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from kazoo.client import KazooClient
 
 from floodmark.core.errors import Unavailable
 from floodmark.local.kafka import KafkaServer
@@ -22,6 +20,7 @@ from floodmark.local.ports import LOOPBACK, is_free, pick_free_port
 from floodmark.local.services import SERVICES
 from floodmark.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.support.eventually import eventually
+from tests.support.servers import plain_client
 
 pytestmark = pytest.mark.stack
 
@@ -89,17 +88,6 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     if stack.directory.exists():
         stack.run("down")
     assert not stack.processes()
-
-
-@contextmanager
-def session(hosts: str) -> Iterator[KazooClient]:
-    client = KazooClient(hosts)
-    client.start(timeout=20)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_stack_comes_up_tells_its_state_heals_and_leaves_no_process(stack: Stack) -> None:
@@ -203,15 +191,15 @@ def test_zookeeper_keeps_its_data_and_leaves_a_neighbour_alone(
     neighbour = ZooKeeperServer(tmp_path / "neighbour", pick_free_port())
     neighbour.start()
     try:
-        with session(neighbour.hosts) as watching:
+        with plain_client(neighbour.hosts) as watching:
             session_id = watching.client_id
-            with session(private_zookeeper.hosts) as client:
+            with plain_client(private_zookeeper.hosts) as client:
                 client.create("/kept", b"value")
             private_zookeeper.restart()
             private_zookeeper.kill()
             assert is_free(private_zookeeper.port)
             private_zookeeper.start()
-            with session(private_zookeeper.hosts) as client:
+            with plain_client(private_zookeeper.hosts) as client:
                 assert client.get("/kept")[0] == b"value"
             assert watching.exists("/kept") is None
             assert watching.client_id == session_id
@@ -223,10 +211,10 @@ def test_ensemble_serves_while_any_one_is_down(private_ensemble: ZooKeeperEnsemb
     """Two of three are a quorum, and the third comes back with what it missed."""
     first, *others = private_ensemble.servers
     first.kill()
-    with session(",".join(server.hosts for server in others)) as client:
+    with plain_client(",".join(server.hosts for server in others)) as client:
         client.create("/written-by-two", b"")
     first.start()
-    with session(first.hosts) as client:
+    with plain_client(first.hosts) as client:
         client.sync("/")
         assert client.exists("/written-by-two") is not None
 

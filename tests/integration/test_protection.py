@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import structlog
 from click.testing import Result
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from typer.testing import CliRunner
 
@@ -19,6 +18,7 @@ from floodmark.ledger.paths import ROOT
 from floodmark.ledger.store import Create, Node
 from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.ledger_kit import zookeeper_store
+from tests.support.servers import plain_client
 
 FIRST, SECOND = Access("floodmark", "the first password"), Access("floodmark", "the second password")
 PATHS = [f"{ROOT}/tables/rides", f"{ROOT}/tables/rides/slices", f"{ROOT}/tables/rides/slices/0"]
@@ -59,13 +59,10 @@ def test_an_open_ledger_becomes_its_owners_alone_and_no_version_moves(hosts: str
     assert (result.exit_code, result.stdout) == (0, "8 nodes are floodmark's alone\n"), result.output
     with zookeeper_store(hosts, access=FIRST) as store:
         assert store.read_many(PATHS) == [Node(b"data", 0)] * 3
-    client = KazooClient(hosts.partition("/")[0])
-    client.start()
-    for path in (ROOT, *PATHS):
-        with pytest.raises(NoAuthError):
-            client.get(f"/{hosts.partition('/')[2]}{path}")
-    client.stop()
-    client.close()
+    with plain_client(hosts.partition("/")[0]) as client:
+        for path in (ROOT, *PATHS):
+            with pytest.raises(NoAuthError):
+                client.get(f"/{hosts.partition('/')[2]}{path}")
     assert protect(FIRST).stdout == "8 nodes are floodmark's alone\n"
 
 

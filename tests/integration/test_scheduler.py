@@ -154,28 +154,6 @@ def worker_alive(pipeline: Pipeline, name: str) -> Iterator[None]:
     session.close()
 
 
-@pytest.fixture(scope="module")
-def pipeline(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer, kafka: KafkaServer
-) -> Iterator[Pipeline]:
-    with pipeline_on(tmp_path_factory.mktemp("scheduler"), zookeeper, kafka, **SETTINGS) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def scheduler(pipeline: Pipeline) -> ServiceUnderTest:
-    started = pipeline.start("scheduler")
-    started.await_event("leadership_taken")
-    return started
-
-
-@pytest.fixture(scope="module")
-def reader(pipeline: Pipeline, scheduler: ServiceUnderTest) -> Iterator[TaskReader]:
-    made = TaskReader(pipeline)
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def floor(pipeline: Pipeline, reader: TaskReader) -> Iterator[Floor]:
     """What a test leaves in flight goes with its view, so that the lanes are free for the next one."""

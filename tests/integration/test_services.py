@@ -8,12 +8,10 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 from floodmark.bus.kafka import KafkaConnection, KafkaPublisher
 from floodmark.bus.ports import Outgoing
@@ -28,6 +26,7 @@ from tests.support.eventually import eventually
 from tests.support.kafka_tools import committed, read_all
 from tests.support.ledger_kit import zookeeper_store
 from tests.support.pipeline import write_parquet
+from tests.support.servers import plain_client
 from tests.support.service_process import INGESTER, ServiceUnderTest, announce, new_table, service
 
 pytestmark = pytest.mark.stack
@@ -220,24 +219,13 @@ def test_a_misspelt_setting_ends_the_start_and_is_named_with_the_right_one(tmp_p
     assert running.log_path.read_text() == f"floodmark ingester: {expected[where]}\n"
 
 
-@contextmanager
-def zookeeper_session(hosts: str) -> Iterator[KazooClient]:
-    client = KazooClient(hosts)
-    client.start(timeout=20)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_liveness_node_is_there_exactly_while_the_process_lives(
     zookeeper: ZooKeeperServer, kafka: KafkaServer, tmp_path: Path, number: int
 ) -> None:
     """Gone with the process after SIGTERM, and after kill -9 when the session of two seconds has run out."""
     command = ("tests.integration.slow_service", name := new_table(), str(tmp_path / "effects"))
-    with zookeeper_session(zookeeper.hosts) as client:
+    with plain_client(zookeeper.hosts) as client:
         with service(command, tmp_path / "log", zookeeper=zookeeper.hosts, kafka=kafka.bootstrap) as running:
             line = running.await_event("service_started")
             path = f"/floodmark/services/{name}/{line['replica']}"

@@ -1,46 +1,20 @@
 """A view that stands still although its input moves says so, and names the bucket; so does one that misses a file."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from floodmark.contracts.messages import BuildBucket
 from floodmark.core.dispatch import Policy
 from floodmark.core.registry import Put
-from floodmark.local.kafka import KafkaServer
-from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.eventually import eventually, never
 from tests.support.ledger_kit import HOUR_MS, segment
-from tests.support.pipeline import Pipeline, pipeline_on
+from tests.support.pipeline import Pipeline
 from tests.support.service_process import ServiceUnderTest, new_table
 from tests.support.task_reader import TaskReader
 
 pytestmark = pytest.mark.stack
 
 STALLED_AFTER_MS = 1_000
-
-
-@pytest.fixture(scope="module")
-def pipeline(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer, kafka: KafkaServer
-) -> Iterator[Pipeline]:
-    settings = {"FLOODMARK_SCHEDULER__STALLED_AFTER_MS": str(STALLED_AFTER_MS)}
-    with pipeline_on(tmp_path_factory.mktemp("stalls"), zookeeper, kafka, **settings) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def scheduler(pipeline: Pipeline) -> ServiceUnderTest:
-    started = pipeline.start("scheduler")
-    started.await_event("leadership_taken")
-    return started
-
-
-@pytest.fixture(scope="module")
-def reader(pipeline: Pipeline, scheduler: ServiceUnderTest) -> Iterator[TaskReader]:
-    made = TaskReader(pipeline)
-    yield made
-    made.close()
+SETTINGS = {"FLOODMARK_SCHEDULER__STALLED_AFTER_MS": str(STALLED_AFTER_MS)}
 
 
 @pytest.fixture

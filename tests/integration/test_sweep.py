@@ -1,6 +1,5 @@
 """What no event reported is found and marked all the same, by the real processes: SCENARIOS C10, C11 and C12."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,30 +20,10 @@ from tests.support.service_process import ServiceUnderTest
 
 pytestmark = pytest.mark.stack
 
-QUICK_SWEEP = {
+SETTINGS = {
     "FLOODMARK_CONSISTENCY__SWEEP_EVERY_MS": "200",
     "FLOODMARK_CONSISTENCY__SWEEP_GRACE_MS": "1500",
 }
-
-
-@pytest.fixture(scope="module")
-def pipeline(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer, kafka: KafkaServer
-) -> Iterator[Pipeline]:
-    with pipeline_on(tmp_path_factory.mktemp("sweep"), zookeeper, kafka, **QUICK_SWEEP) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def consistency(pipeline: Pipeline) -> ServiceUnderTest:
-    running = pipeline.start("consistency")
-    running.await_event("partitions_assigned")
-    return running
-
-
-@pytest.fixture
-def lab(pipeline: Pipeline, consistency: ServiceUnderTest) -> Lab:
-    return Lab(pipeline)
 
 
 def repairs(running: ServiceUnderTest, view: str) -> float:
@@ -77,7 +56,7 @@ def test_a_change_whose_event_arrives_is_no_repair(
 ) -> None:
     """C10 turned around: the sweep looks five times a second and leaves everything to the events."""
     # To the sweep what is late is lost, so on a busy machine it must be willing to wait.
-    patient = {**QUICK_SWEEP, "FLOODMARK_CONSISTENCY__SWEEP_GRACE_MS": "10000"}
+    patient = {**SETTINGS, "FLOODMARK_CONSISTENCY__SWEEP_GRACE_MS": "10000"}
     with pipeline_on(tmp_path, zookeeper, kafka, **patient) as pipeline:
         lab, running = Lab(pipeline), pipeline.start("consistency")
         running.await_event("partitions_assigned")
@@ -129,7 +108,7 @@ def test_every_view_converges_after_every_topic_was_deleted_and_made_again(
     tmp_path: Path, zookeeper: ZooKeeperServer, kafka: KafkaServer
 ) -> None:
     """C12: changes before, in between and after. What Kafka lost the sweep finds, and no process needs a restart."""
-    with pipeline_on(tmp_path, zookeeper, kafka, **QUICK_SWEEP) as pipeline:
+    with pipeline_on(tmp_path, zookeeper, kafka, **SETTINGS) as pipeline:
         lab = Lab(pipeline)
         locations = {name: pipeline.table(name) for name in ("one", "two")}
         for name, location in locations.items():

@@ -1,15 +1,13 @@
 """The logs of three services, read together, tell the story of one file by one trace id."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from floodmark.local.kafka import KafkaServer
-from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS
-from tests.support.pipeline import Pipeline, pipeline_on, write_parquet
+from tests.support.pipeline import Pipeline, write_parquet
 from tests.support.service_process import ServiceUnderTest
 
 pytestmark = pytest.mark.stack
@@ -21,14 +19,6 @@ CHAIN = [
     ("consistency", "view_marked"),
     ("scheduler", "task_dispatched"),
 ]
-
-
-@pytest.fixture(scope="module")
-def pipeline(
-    zookeeper: ZooKeeperServer, kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pipeline]:
-    with pipeline_on(tmp_path_factory.mktemp("trace"), zookeeper, kafka) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,27 @@
 """Real servers for tests: one ZooKeeper and one Kafka for the session, and a ZooKeeper that a test may kill."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from floodmark.local.kafka import KafkaServer
 from floodmark.local.ports import pick_free_port, pick_free_ports
 from floodmark.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+
+
+@contextmanager
+def plain_client(hosts: str) -> Iterator[KazooClient]:
+    """Someone at ZooKeeper who is none of ours: no credentials, no ledger."""
+    client = KazooClient(hosts)
+    client.start(timeout=20)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 @pytest.fixture(scope="session")
