@@ -155,6 +155,8 @@ class Killer:
     def kill_one(self) -> None:
         """The next one that has come up since it was last its turn. But first a broker that ended by itself, as it does
         when it loses its session on a busy machine: its successor takes over, and nobody waits for its turn."""
+        for name in [n for n, running in self._running.items() if running.process.poll() is not None]:
+            self._running[name] = self._start(name)  # one that lost its session, or did not get one in time
         broker, successor = self._world.rides.broker.process, self._running["broker"]
         if broker.process.poll() is not None and successor.events("service_started"):
             self._kill("broker")
