@@ -46,7 +46,7 @@ T = TypeVar("T")
 AHEAD_TRIES_MAX = 5
 """A task that is ahead of the ledger this often, with a fresh reading each time, was not made from this ledger."""
 HOLD_TRIES_MAX = 5
-"""An attempt that loses its hold this often in a row has failed, and says so: a machine where no attempt can keep its
+"""A task whose attempts lose their hold this often has failed, and says so: a machine where no attempt can keep its
 hold is not to try for ever unseen (INV-10)."""
 
 NOTHING_BUILT = Built({}, 0, 0)
@@ -185,7 +185,7 @@ class _Run:
         delivery = attempt.delivery
         times = delivery.count(verdict.worth)
         if verdict.worth is Worth.AGAIN and times >= HOLD_TRIES_MAX:
-            why = f"{times} tries in a row: {verdict.why}"
+            why = f"{times} times: {verdict.why}"
             return Ending("failed", why, rule="hold-lost", object=self.view, wasted=True)
         if verdict.worth is Worth.AHEAD and times >= AHEAD_TRIES_MAX:
             delivery.refuse(InvalidInput("task-ahead", f"task {attempt.task_id}: {verdict.why}"))
