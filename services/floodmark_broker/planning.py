@@ -17,4 +17,11 @@ class Planner:
     def planned(self, select: str, *, freshness: Freshness, rewrite: bool) -> Iterator[QueryPlan]:
         """A plan on the ledger as it is now. Until the end of the block no file it names is deleted."""
         with self.desk.reading(sorted(tables_in(select)), freshness) as reading:
-            yield plan(select, tables=reading.tables, views=reading.views, freshness=freshness, rewrite=rewrite)
+            yield plan(
+                select,
+                tables=reading.tables,
+                views=reading.views,
+                freshness=freshness,
+                now_ms=reading.at_ms,
+                rewrite=rewrite,
+            )

@@ -40,6 +40,9 @@ VIEWS = {
               "min(big) AS low, max(big) AS high, sum(cents) AS cents, avg(cents) AS mean FROM {table} GROUP BY 1, 2"),
     "tokyo": ("2h", "SELECT date_trunc('HOUR', event_time) AS hour, count(*) AS n, sum(fare) AS fare FROM {table} "
               "WHERE city = '東京' GROUP BY 1"),
+    "booked": ("6h", "SELECT date_trunc('MONTH', booked) AS month, city, count(*) AS n, count(fare) AS fares, "
+               "sum(fare) AS fare, max(fare) AS high, sum(cents) AS cents, sum(price) AS price "
+               "FROM {table} GROUP BY 1, 2"),
 }  # fmt: skip
 
 

@@ -75,6 +75,18 @@ def test_coarser_groups_are_rolled_up(rides: Rides, query: str) -> None:
     assert answer.receipt["from_view"]["buckets"] == HOURS
 
 
+@pytest.mark.scenario("Q7")
+def test_a_range_that_is_counted_from_now_is_routed_by_it(rides: Rides) -> None:
+    """All data is from 1970: a range up to now has every bucket, and one of the last day has none and reads nothing."""
+    ever = rides.check("SELECT city, count(*) AS n FROM {t} WHERE event_time < now() - INTERVAL 1 MONTH GROUP BY city")
+    assert ever.receipt is not None
+    assert (ever.receipt["from_view"]["buckets"], ever.receipt["from_base"]["bytes"]) == (HOURS, 0)
+    latest = rides.ask("SELECT count(*) AS n FROM {t} WHERE event_time >= current_timestamp() - INTERVAL 24 HOURS")
+    assert latest.rows() == [(0,)]
+    assert latest.receipt is not None
+    assert (latest.receipt["from_view"]["bytes"], latest.receipt["from_base"]["bytes"]) == (0, 0)
+
+
 @pytest.mark.scenario("Q3")
 @pytest.mark.parametrize(
     "aggregate",

@@ -23,6 +23,7 @@ from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader
 from floodmark.parquet.lake import Lake
 from floodmark.query.kinds import Decimal as DecimalKind
 from floodmark.query.kinds import Real, Whole, kind_of
+from floodmark.query.moments import moment_us
 from floodmark.query.plan import Kind, QueryPlan, Source, Strict
 from floodmark.query.planner import plan
 from floodmark.query.shapes import ViewShape, expression
@@ -163,7 +164,7 @@ class Lakeside:
         return entries | {2 * HOUR_MS: entries[2 * HOUR_MS].stale(Cause("event", "e", 1))}
 
     def plan(self, select: str) -> QueryPlan:
-        return plan(select, tables=[self.table], views=self.views, freshness=Strict())
+        return plan(select, tables=[self.table], views=self.views, freshness=Strict(), now_ms=0)
 
     def run(self, made: QueryPlan) -> DataFrame:
         session = self.spark.newSession()
@@ -228,6 +229,31 @@ def test_the_kind_of_a_number_is_what_spark_says(lakeside: Lakeside, text: str) 
     else:
         assert isinstance(kind, DecimalKind), f"not known; Spark says {found}"
         assert found.simpleString() == f"decimal({kind.precision},{kind.scale})"
+
+
+@pytest.mark.parametrize("start", ["2024-01-31 00:00:00", "2024-02-29 23:59:59.999999", "1969-12-29 12:00:00.5"])
+def test_a_moment_is_what_spark_says(spark: SparkSession, start: str) -> None:
+    time, day = f"TIMESTAMP '{start}'", f"CAST('{start}' AS DATE)"
+    units = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"]
+    texts = [
+        time, day, f"to_timestamp('{start}')", f"to_date('{start}')", f"CAST({day} AS TIMESTAMP)",
+        *(f"{time} {sign} INTERVAL {n} {unit}" for sign in "+-" for n in (1, -13, 25) for unit in units),
+        *(f"{day} {sign} INTERVAL '{n}' {unit}S" for sign in "+-" for n in (1, 13) for unit in units),
+        f"INTERVAL 2 DAYS + {time}", f"{time} - INTERVAL 1 DAY 2 HOURS", f"{time} + INTERVAL 1 YEAR 1 MONTH",
+        f"{time} - INTERVAL '7 days'", f"{time} - INTERVAL 1 DAY - INTERVAL 1 MONTH", f"{day} - 7", f"{day} + 40",
+        *(f"date_trunc('{unit}', {what})" for unit in [*units, "QUARTER"] for what in (time, day)),
+        *(f"{name}({what}, {n})" for name in ("date_add", "dateadd", "date_sub")
+          for what in (time, day) for n in (3, -40)),
+        *(f"{name}({unit}, {n}, {time})" for name in ("dateadd", "date_add", "timestampadd")
+          for unit in [*units, "QUARTER"] for n in (-1, 14)),
+        f"date_trunc('DAY', {time}) - INTERVAL 1 MONTH",
+    ]  # fmt: skip
+    moments = [moment_us(expression(text)) for text in texts]
+    assert None not in moments, texts[moments.index(None)]
+    asked = ", ".join(f"unix_micros(CAST({text} AS TIMESTAMP))" for text in texts)
+    assert dict(zip(texts, spark.sql(f"SELECT {asked}").collect()[0], strict=True)) == dict(
+        zip(texts, moments, strict=True)
+    )
 
 
 def test_a_mean_that_could_be_rounded_otherwise_is_left_to_base(lakeside: Lakeside) -> None:

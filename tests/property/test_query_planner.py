@@ -16,8 +16,19 @@ HOURLY = (
 )
 DAILY = "SELECT CAST(t AS DATE) AS day, upper(zone) AS big, sum(n) AS total, count(*) AS c FROM trips GROUP BY 1, 2"
 ROWS = "SELECT t, zone, n AS number FROM trips {where}"
+SEEN = "TRY_CAST(zone AS TIMESTAMP)"
+"""A time that buckets are not made of, so that a view may keep it in any unit."""
+UNITS = ["MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"]
+CUT = f"SELECT date_trunc('{{unit}}', {SEEN}) AS cut, sum(n) AS total, count(*) AS c FROM trips GROUP BY 1"
 
-zones = st.sampled_from([None, "", "a", "ä", "Ω", "A", "z'z"])
+dates = [
+    "2023-12-31 23:59:59",
+    "2024-01-01 00:00:00",
+    "2024-01-01 07:30:00",
+    "2024-01-31 07:30:00",
+    "2024-02-01 12:00:01",
+]
+zones = st.sampled_from([None, "", "a", "ä", "Ω", "A", "z'z", *dates])
 numbers = st.one_of(st.none(), st.integers(-3, 3), st.integers(-(2**40), 2**40))
 fares = st.one_of(st.none(), st.integers(-50, 50).map(lambda v: v / 4))
 times = st.one_of(
@@ -30,6 +41,11 @@ states = st.sampled_from(["valid", "valid", "valid", "stale", "changed", "vacant
 KEYS = [
     "zone", "upper(zone)", "date_trunc('HOUR', t)", "date_trunc('DAY', t)", "date_trunc('WEEK', t)",
     "date_trunc('MONTH', t)", "CAST(t AS DATE)", "hour(t)", "day(t)", "month(t)", "EXTRACT(HOUR FROM t)",
+]  # fmt: skip
+KEYS_SEEN = [
+    *(f"date_trunc('{unit}', {SEEN})" for unit in UNITS),
+    *(f"{part}({SEEN})" for part in ("year", "quarter", "month", "day", "dayofweek", "dayofyear", "hour", "minute")),
+    f"CAST({SEEN} AS DATE)", f"EXTRACT(WEEK FROM {SEEN})", f"EXTRACT(DOY FROM {SEEN})",
 ]  # fmt: skip
 AGGREGATES = [
     "count(*)", "count(1)", "count(n)", "sum(n)", "avg(fare)", "min(fare)", "max(n)", "sum(fare)", "count(zone)",
@@ -87,12 +103,17 @@ def queries(draw: st.DrawFn) -> tuple[str, bool]:
 
 
 @st.composite
-def benches(draw: st.DrawFn) -> Bench:
+def tables(draw: st.DrawFn) -> Bench:
     rows: list[Row] = draw(st.lists(rows_strategy, min_size=1, max_size=25))
     timed = [(at(0), "a", 1, 1.0), *rows]
     cuts = sorted(draw(st.lists(st.integers(0, len(timed)), max_size=3)))
     parts = [timed[a:b] for a, b in zip([0, *cuts], [*cuts, len(timed)], strict=True)]
-    bench = Bench({f"s{n}": p for n, p in enumerate(parts) if any(row[0] is not None for row in p)})
+    return Bench({f"s{n}": p for n, p in enumerate(parts) if any(row[0] is not None for row in p)})
+
+
+@st.composite
+def benches(draw: st.DrawFn) -> Bench:
+    bench = draw(tables())
     where = draw(st.sampled_from(["", "", "WHERE n > 0"]))
     pattern = draw(st.lists(states, min_size=1, max_size=7))
     hours = {start: pattern[n % len(pattern)] for n, start in enumerate(BUCKETS)}
@@ -122,3 +143,23 @@ def test_a_planned_answer_is_the_base_tables_answer(bench: Bench, query: tuple[s
     event(f"{made.receipt.view} {made.receipt.rewrite}")
     found, expected = bench.answer(made), bench.expected(text)
     assert same_rows(found, expected, ordered=ordered), f"{made.sql}\n{found}\n{expected}"
+
+
+@settings(max_examples=200, deadline=None, phases=set(Phase) - {Phase.explain})
+@given(
+    bench=tables(),
+    unit=st.sampled_from(UNITS),
+    keys=st.lists(st.sampled_from(KEYS_SEEN), min_size=1, max_size=2, unique=True),
+    later=st.booleans(),
+)
+def test_a_time_that_was_cut_answers_for_what_it_tells_and_for_nothing_else(
+    bench: Bench, unit: str, keys: list[str], later: bool
+) -> None:
+    """INV-12, on values: any unit kept, any units or parts of it asked for, as groups and in a condition."""
+    bench.add_view("cut", CUT.format(unit=unit), DAY_MS, {0: "valid", DAY_MS: "changed", 2 * DAY_MS: "valid"})
+    tail = f" WHERE year({SEEN}) >= 2024" if later else ""
+    text = f"SELECT {', '.join(keys)}, sum(n), count(*) FROM trips{tail} GROUP BY {', '.join(keys)}"
+    made = bench.plan(text)
+    event(f"{made.receipt.view}")
+    found, expected = bench.answer(made), bench.expected(text)
+    assert same_rows(found, expected, ordered=False), f"{made.sql}\n{found}\n{expected}"

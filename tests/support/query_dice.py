@@ -16,6 +16,10 @@ KEYS = (
     "date_trunc('HOUR', event_time)",
     "date_trunc('DAY', event_time)",
     "date_trunc('MONTH', event_time)",
+    "date_trunc('WEEK', booked)",
+    "date_trunc('MONTH', booked)",
+    "date_trunc('QUARTER', booked)",
+    "year(booked)",
 )
 COMPARISONS = (">=", ">", "<", "<=")
 
@@ -76,11 +80,15 @@ def random_query(dice: random.Random, table: str, *, hours: int) -> Query:
 
 def _condition(dice: random.Random, hours: int) -> str:
     kind = dice.random()
-    if kind < 0.65:
+    if kind < 0.6:
         minute = dice.choice((0, 0, 0, 30, dice.randrange(60)))
         hour = dice.randrange(-2, hours + 2)
         return f"event_time {dice.choice(COMPARISONS)} TIMESTAMP '{_moment(hour, minute)}'"
-    if kind < 0.9:
+    if kind < 0.75:
+        return (
+            f"{dice.choice(('year', 'month', 'day'))}(booked) {dice.choice(COMPARISONS)} {dice.choice((3, 12, 1969))}"
+        )
+    if kind < 0.95:
         city = dice.choice(CITIES)
         return (
             "city IS NULL"

@@ -35,6 +35,10 @@ COLUMNS = (
     ("price", "decimal128(12, 2)"),
 )
 SCHEMA = pa.schema([("t", pa.timestamp("us")), ("zone", pa.string()), ("n", pa.int64()), ("fare", pa.float64())])
+HOURLY = (
+    "SELECT date_trunc('HOUR', t) AS hour, zone, count(*) AS rides, count(n) AS ns, sum(n) AS total, avg(fare) AS mean,"
+    " max(fare) AS most, sum(n) FILTER (WHERE n > 2) AS large FROM trips GROUP BY hour, zone"
+)
 Row = tuple[datetime | None, str | None, int | None, float | None]
 
 _CALLS = {
@@ -126,8 +130,8 @@ class Bench:
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
-    def plan(self, select: str, **options: Any) -> QueryPlan:
-        return plan(select, tables=[self.table], views=self.views, freshness=Strict(), **options)
+    def plan(self, select: str, *, now_ms: int = 0, rewrite: bool = True) -> QueryPlan:
+        return plan(select, tables=[self.table], views=self.views, freshness=Strict(), now_ms=now_ms, rewrite=rewrite)
 
     def expected(self, select: str) -> list[tuple[Any, ...]]:
         self.duck.register("trips", _arrow(self.rows()))
@@ -210,3 +214,46 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, float) or isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
     return bool(one == other)
+
+
+# -- what most tests of queries begin with ----------------------------------------------------------------------------
+
+
+def rows(hours: int = 24) -> dict[str, list[Row]]:
+    """A segment for each hour: two zones, one of them without a name."""
+    return {
+        f"s{hour:02}": [
+            (at(hour * HOUR_MS), "a", hour, hour / 2),
+            (at(hour * HOUR_MS + 1_800_000), None, 1, None),
+            (at((hour + 1) * HOUR_MS - 0.001), "b", None, 1.5),
+        ]
+        for hour in range(hours)
+    }
+
+
+def a_day() -> Bench:
+    """A day; hour 3 is stale, hour 5 changed since, the last four are vacant."""
+    made = Bench(rows())
+    states = {hour * HOUR_MS: "valid" for hour in range(20)}
+    made.add_view("hourly", HOURLY, HOUR_MS, states | {3 * HOUR_MS: "stale", 5 * HOUR_MS: "changed"})
+    return made
+
+
+def fresh(select: str, *, hours: int = 24, bucket_ms: int = HOUR_MS) -> Bench:
+    """A day of which every bucket is valid."""
+    made = Bench(rows(hours))
+    made.add_view("v", select, bucket_ms, dict.fromkeys(range(0, hours * HOUR_MS, bucket_ms), "valid"))
+    return made
+
+
+def rule_of(made: QueryPlan, view: str = "v") -> str:
+    assert made.receipt.view != view
+    return next(unused.rule for unused in made.receipt.unused if unused.view == view)
+
+
+def right(bench: Bench, select: str) -> QueryPlan:
+    """The plan, if its answer is the base table's."""
+    made = bench.plan(select)
+    found, expected = bench.answer(made), bench.expected(select)
+    assert same_rows(found, expected, ordered="ORDER BY" in select), f"{made.sql}\n{found}\n{expected}"
+    return made

@@ -81,7 +81,7 @@ class Place:
     def plan(self, freshness: Strict | Bounded | None = None, select: str = COUNT) -> QueryPlan:
         wanted = freshness or Strict()
         with self.desk.reading(["rides"], wanted) as reading:
-            return plan(select, tables=reading.tables, views=reading.views, freshness=wanted)
+            return plan(select, tables=reading.tables, views=reading.views, freshness=wanted, now_ms=reading.at_ms)
 
     def from_base(self, freshness: Strict | Bounded | None = None) -> dict[int, FromBase]:
         """The hours that are read from base, each with its reason."""
@@ -294,7 +294,13 @@ def test_a_look_that_fails_is_made_up_for_by_the_next(place: Place) -> None:
 def test_the_name_of_a_view_is_as_good_as_its_tables(place: Place) -> None:
     with place.desk.reading(["rides_hourly", "rides", "nowhere"], Strict()) as reading:
         assert [table.definition.name for table in reading.tables] == ["rides"]
-        made = plan("SELECT * FROM rides_hourly", tables=reading.tables, views=reading.views, freshness=Strict())
+        made = plan(
+            "SELECT * FROM rides_hourly",
+            tables=reading.tables,
+            views=reading.views,
+            freshness=Strict(),
+            now_ms=reading.at_ms,
+        )
     assert (made.receipt.view, made.receipt.rewrite) == ("rides_hourly", "exact")
 
 
@@ -376,7 +382,7 @@ def test_a_table_defined_before_its_first_file_has_the_columns_of_its_files(tmp_
     desk = Desk(kit.ledger.registry, kit.ledger.holds, Pictures(kit.store), kit.clock, reader="b", turn_ms=1)  # type: ignore[arg-type]
     ask = "SELECT zone, sum(n) FROM rides WHERE event_time < 99999999 GROUP BY zone"
     with desk.reading(["rides"], Strict()) as reading:
-        plan(ask, tables=reading.tables, views=reading.views, freshness=Strict())
+        plan(ask, tables=reading.tables, views=reading.views, freshness=Strict(), now_ms=reading.at_ms)
     pq.write_table(
         pa.table({"event_time": pa.array([1], pa.int64()), "zone": ["a"], "n": [2]}), tmp_path / "s0.parquet"
     )
@@ -387,7 +393,7 @@ def test_a_table_defined_before_its_first_file_has_the_columns_of_its_files(tmp_
     kit.clock.ms += 2
     desk.tend()
     with desk.reading(["rides"], Strict()) as reading:
-        made = plan(ask, tables=reading.tables, views=reading.views, freshness=Strict())
+        made = plan(ask, tables=reading.tables, views=reading.views, freshness=Strict(), now_ms=reading.at_ms)
     assert made.receipt.view == "rides_hourly", made.receipt.unused
     desk.close()
 

@@ -162,6 +162,8 @@ class _Reader:
         return Term.of(self._resolved(tree))
 
     def _resolved(self, tree: exp.Expr) -> exp.Expr:
+        if any(function.this.find(exp.Column) for function in tree.find_all(exp.Lambda)):
+            raise Missed(Miss.NOT_UNDERSTOOD, f"a parameter in {shown(render(tree))} could hide a column")
         try:
             check_expression(tree)
             return self._known.resolved(tree)

@@ -6,30 +6,18 @@ Times are compared by Spark in microseconds and buckets lie on milliseconds, so 
 bounds say what need not be read; the inner ones which buckets may be taken from a view as they are.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from sqlglot import exp
 
 from floodmark.core.bounds import TIME_MAX_MS, TIME_MIN_MS
 from floodmark.core.intervals import Interval
+from floodmark.query.moments import DAY_US, TO_DAY, UNITS_US, midnight_us, moment_us
 from floodmark.sql.parsing import render
 
 EVER = Interval(TIME_MIN_MS, TIME_MAX_MS)
-_DAY_US = 86_400_000_000
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?(?:Z|\+00:00)?)?")
-_LENGTHS_US = {
-    "MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": 1_000_000, "MINUTE": 60_000_000, "HOUR": 3_600_000_000,
-    "DAY": _DAY_US, "DD": _DAY_US, "WEEK": 7 * _DAY_US,
-    "MONTH": 31 * _DAY_US, "MON": 31 * _DAY_US, "MM": 31 * _DAY_US, "QUARTER": 92 * _DAY_US,
-    "YEAR": 366 * _DAY_US, "YYYY": 366 * _DAY_US, "YY": 366 * _DAY_US,
-}  # fmt: skip
-"""No unit is longer than this."""
 _TURNED = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE, exp.EQ: exp.EQ}
-_TO_TIME = ("timestamp", "to_timestamp")
-_TO_DAY = ("date", "to_date")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +68,7 @@ class TimeColumn:
                 return _bounds(op, value_us, step_us=1, reach_us=unit_us)
 
             # Text compared with a date is cut to a day first, a timestamp is not: only what both agree on is used.
-            value = _time_us if isinstance(cut, exp.Anonymous) and cut.name.lower() == "date_trunc" else _midnight_us
+            value = moment_us if isinstance(cut, exp.Anonymous) and cut.name.lower() == "date_trunc" else midnight_us
             found = _each(condition.unnest(), is_cut, value, compared)
             if found is not None:
                 return found.outer
@@ -91,12 +79,12 @@ class TimeColumn:
         for node in condition.find_all(exp.Anonymous, exp.Cast):
             if isinstance(node, exp.Cast):
                 if node.to.this is exp.DType.DATE and self._is_column(node.this):
-                    found.append((_DAY_US, node))
-            elif node.name.lower() in _TO_DAY and len(node.expressions) == 1 and self._is_column(node.expressions[0]):
-                found.append((_DAY_US, node))
+                    found.append((DAY_US, node))
+            elif node.name.lower() in TO_DAY and len(node.expressions) == 1 and self._is_column(node.expressions[0]):
+                found.append((DAY_US, node))
             elif node.name.lower() == "date_trunc" and len(node.expressions) == 2:
                 unit, argument = node.expressions
-                length_us = _LENGTHS_US.get(unit.name.upper())
+                length_us = UNITS_US.get(unit.name.upper()) if isinstance(unit, exp.Literal) else None
                 if length_us is not None and self._is_column(argument):
                     found.append((length_us, node))
         return found
@@ -106,16 +94,16 @@ class TimeColumn:
         return isinstance(tree, exp.Column) and tree.name == self.name
 
     def _compared(self, op: type[exp.Expr], value_us: int) -> Bounds:
-        step_us = _DAY_US if self.kind.startswith("date") else 1_000 if self.kind == "int64" else 1
+        step_us = DAY_US if self.kind.startswith("date") else 1_000 if self.kind == "int64" else 1
         return _bounds(op, value_us, step_us=step_us, reach_us=0)
 
     def _value_us(self, tree: exp.Expr) -> int | None:
         if self.kind == "int64":
             return _whole_us(tree)
         if self.kind.startswith("timestamp"):
-            return _time_us(tree)
+            return moment_us(tree)
         if self.kind.startswith("date"):
-            return _midnight_us(tree)
+            return midnight_us(tree)
         return None
 
 
@@ -159,45 +147,6 @@ def _whole_us(tree: exp.Expr) -> int | None:
     if isinstance(tree, exp.Neg):
         value = _whole_us(tree.this)
         return None if value is None else -value
-    if isinstance(tree, exp.Cast) and tree.to.this in (exp.DType.BIGINT, exp.DType.INT):
+    if isinstance(tree, exp.Cast) and tree.to.this is exp.DType.BIGINT:
         return _whole_us(tree.this)
     return int(tree.name) * 1000 if isinstance(tree, exp.Literal) and tree.is_int else None
-
-
-def _time_us(tree: exp.Expr) -> int | None:
-    """A fixed time, in UTC as the session is."""
-    tree = tree.unnest()
-    if isinstance(tree, exp.Literal):
-        return _text_us(tree.name) if tree.is_string else None
-    inner: exp.Expr | None = None
-    if isinstance(tree, exp.Cast):
-        inner, is_day = tree.this, tree.to.this is exp.DType.DATE
-        if not is_day and not tree.to.is_type("timestamp", "timestamptz", "timestampltz", "timestampntz"):
-            return None
-    elif isinstance(tree, exp.Anonymous) and len(tree.expressions) == 1:
-        name = tree.name.lower()
-        inner, is_day = tree.expressions[0], name in _TO_DAY
-        if not is_day and name not in _TO_TIME:
-            return None
-    if inner is None:
-        return None
-    value_us = _time_us(inner)
-    return value_us if value_us is None or not is_day else value_us // _DAY_US * _DAY_US
-
-
-def _midnight_us(tree: exp.Expr) -> int | None:
-    value_us = _time_us(tree)
-    return value_us if value_us is not None and value_us % _DAY_US == 0 else None
-
-
-def _text_us(text: str) -> int | None:
-    match = _TIME.fullmatch(text.strip())
-    if match is None:
-        return None
-    year, month, day, hour, minute, second, fraction = match.groups(default="0")
-    try:
-        whole = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
-    except ValueError:
-        return None
-    since = whole - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + int(fraction.ljust(6, "0"))

@@ -95,6 +95,8 @@ class _Table:
 class Reading:
     tables: tuple[TableSnapshot, ...]
     views: tuple[ViewSnapshot, ...]
+    at_ms: int
+    """What a query that asks for the time gets."""
     _turns: tuple[_Turn, ...]
 
     @property
@@ -142,7 +144,7 @@ class Desk:
                 snapshot, earlier = self._proven(name, table, freshness)
                 tables.append(snapshot)
                 views += self._views(name, table, earlier)
-            yield Reading(tuple(tables), tuple(views), tuple(turns))
+            yield Reading(tuple(tables), tuple(views), self._clock.now_ms(), tuple(turns))
         finally:
             for turn in turns:
                 self._ended(turn)

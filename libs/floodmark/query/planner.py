@@ -6,10 +6,11 @@
 Any doubt falls back to the base table: a rewrite may only lose speed, never rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 from sqlglot import exp
 
@@ -19,6 +20,7 @@ from floodmark.core.segments import Segment
 from floodmark.core.tables import TableDefinition
 from floodmark.query.asked import Asked, asked_of, output_name
 from floodmark.query.bounds import EVER
+from floodmark.query.clock import asks_for_the_time, with_the_time
 from floodmark.query.expansion import opened, spelled_out
 from floodmark.query.plan import (
     BaseRange,
@@ -66,18 +68,31 @@ def plan(
     tables: Sequence[TableSnapshot],
     views: Sequence[ViewSnapshot],
     freshness: Freshness,
+    now_ms: int,
     rewrite: bool = True,
 ) -> QueryPlan:
     """How to answer the query from these snapshots. `tables` has every table there is a snapshot of."""
     with bounded_depth():
-        tree, names = _parsed(select), {table.definition.name for table in tables}
+        names = {table.definition.name for table in tables}
         # A table goes before a view of the same name.
         readable = {view.name: view for view in views if view.name not in names}
+        tree = _parsed(select)
+        if asks_for_the_time(tree):
+            tree = with_the_time(tree, now_ms, columns=_column_names(tables, readable.values()))
         view = opened(tree, readable)
         if view is None:
             return _Planner(spelled_out(tree, readable), tables, freshness).plan(views, rewrite=rewrite)
-        inner = plan(view.inner, tables=tables, views=views, freshness=freshness, rewrite=rewrite)
+        inner = plan(view.inner, tables=tables, views=views, freshness=freshness, now_ms=now_ms, rewrite=rewrite)
         return replace(inner, sql=view.around(inner.sql), outputs=_output_names(tree))
+
+
+def _column_names(tables: Iterable[TableSnapshot], views: Iterable[ViewSnapshot]) -> frozenset[str] | None:
+    """All that a name in a query may mean. None if those of a table are not known."""
+    known = [table.definition.columns for table in tables]
+    if not all(known):
+        return None
+    outputs = (output.name for view in views if view.shape is not None for output in view.shape.definition.outputs)
+    return frozenset(name.lower() for name in chain((name for columns in known for name, _ in columns), outputs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,6 +225,8 @@ def _scan(asked: Asked, shape: ViewShape, residuals: list[exp.Expr]) -> Rewritte
 
 def _placed(tree: exp.Expr, term: Term, places: Mapping[str, exp.Expr]) -> exp.Expr:
     """An expression over groups and aggregates, over the columns that hold them."""
+    if isinstance(tree, exp.Identifier):
+        return tree.copy()  # of a field, a parameter or an alias
     if (place := places.get(term.text_of(tree))) is not None:
         return place.copy()
     if isinstance(tree, exp.Column):

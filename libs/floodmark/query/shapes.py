@@ -6,30 +6,20 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from floodmark.query.asked import Term, conjuncts
+from floodmark.query.moments import DAY_US, UNITS_US
 from floodmark.sql.functions import AGGREGATES
 from floodmark.sql.model import Definition, Stored
 from floodmark.sql.parsing import parse_select
 
-_FINENESS_US = {
-    "MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": 1_000_000, "MINUTE": 60_000_000, "HOUR": 3_600_000_000,
-    "DAY": 86_400_000_000, "DD": 86_400_000_000,
-}  # fmt: skip
-_DAY_US = _FINENESS_US["DAY"]
-_OF_DAYS = (
-    "WEEK", "MONTH", "MON", "MM", "QUARTER", "YEAR", "YYYY", "YY", "DOW", "DAYOFWEEK", "DAYOFWEEK_ISO", "DOY",
-    "YEAROFWEEK",
-)  # fmt: skip
-_NEEDED_US: Mapping[str, int] = {
-    **_FINENESS_US,
-    **dict.fromkeys(_OF_DAYS, _DAY_US),
-}
+_OF_DAYS = ("DOW", "DAYOFWEEK", "DAYOFWEEK_ISO", "DOY", "YEAROFWEEK")
+_NEEDED_US: Mapping[str, int] = {**UNITS_US, **dict.fromkeys(_OF_DAYS, DAY_US)}
 """How fine a time must be kept for its parts to be known."""
 _FUNCTIONS_US: Mapping[str, int] = {
-    "hour": _FINENESS_US["HOUR"], "minute": _FINENESS_US["MINUTE"], "second": _FINENESS_US["SECOND"],
+    **{name: UNITS_US[name.upper()] for name in ("second", "minute", "hour", "day", "month", "quarter", "year")},
+    "monthname": UNITS_US["MONTH"],
     **dict.fromkeys((
-        "day", "dayofmonth", "dayofweek", "dayofyear", "weekday", "weekofyear", "month", "quarter", "year", "to_date",
-        "date", "last_day", "dayname", "monthname",
-    ), _DAY_US),
+        "dayofmonth", "dayofweek", "dayofyear", "weekday", "weekofyear", "to_date", "date", "last_day", "dayname",
+    ), DAY_US),
 }  # fmt: skip
 
 
@@ -63,7 +53,9 @@ class ViewShape:
         return self._derived(term.tree, term)
 
     def _derived(self, tree: exp.Expr, term: Term) -> exp.Expr | None:
-        if (name := self.keys.get(term.text_of(tree))) is not None:
+        # A name is one of a field, a parameter or an alias, though a column may be called the same.
+        is_name = isinstance(tree, exp.Identifier)
+        if not is_name and (name := self.keys.get(term.text_of(tree))) is not None:
             return column(name)
         if (coarser := self._coarser(tree, term)) is not None:
             return coarser
@@ -125,7 +117,9 @@ def _cut(tree: exp.Expr) -> _TimeKey | None:
 def _needed(tree: exp.Expr) -> tuple[exp.Expr, int] | None:
     """The time that an expression looks at, and how fine it must be kept for the expression to be known."""
     if isinstance(tree, exp.Cast):
-        return (tree.this, _DAY_US) if tree.to.this is exp.DType.DATE else None
+        # TRY_CAST makes NULL of what CAST and functions stop at: neither tells the other.
+        is_day = tree.to.this is exp.DType.DATE and not tree.args.get("safe")
+        return (tree.this, DAY_US) if is_day else None
     if isinstance(tree, exp.Extract):
         return _with_unit(tree.expression, tree.this)
     return _needed_by(tree.name.lower(), tree.expressions) if isinstance(tree, exp.Anonymous) else None
@@ -135,13 +129,15 @@ def _needed_by(name: str, arguments: list[exp.Expr]) -> tuple[exp.Expr, int] | N
     if name in ("date_trunc", "date_part", "datepart") and len(arguments) == 2:
         return _with_unit(arguments[1], arguments[0], exact_seconds=name != "date_trunc")
     if name == "trunc" and len(arguments) == 2 and isinstance(arguments[1], exp.Literal):
-        return arguments[0], _DAY_US
+        return arguments[0], DAY_US
     if name in _FUNCTIONS_US and len(arguments) == 1:
         return arguments[0], _FUNCTIONS_US[name]
     return None
 
 
 def _with_unit(argument: exp.Expr, unit: exp.Expr, *, exact_seconds: bool = True) -> tuple[exp.Expr, int] | None:
+    if not isinstance(unit, exp.Literal | exp.Var):
+        return None  # a column may be called DAY
     name = unit.name.upper()
     if exact_seconds and name.startswith("SECOND"):
         return None  # these have a fraction
