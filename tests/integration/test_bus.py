@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from floodmark.bus.kafka import KafkaConnection, KafkaPublisher, KafkaSource
 from floodmark.bus.ports import Outgoing, Record
@@ -23,21 +26,23 @@ from floodmark.core.ports import SystemClock
 from floodmark.local.kafka import KafkaServer
 from tests.support.bus_doubles import KeepingDeadLetters, KeepingSink
 from tests.support.eventually import eventually
-from tests.support.kafka_tools import committed, new_topic, produce
+from tests.support.kafka_tools import committed, new_topic, produce, read_all
+from tests.support.proxy import KafkaProxy
 
 pytestmark = pytest.mark.stack
 ROOT = Path(__file__).parents[2]
 
 
 def new_pump(
-    kafka: KafkaServer, topic: str, group: str, sink: object, *, poll_interval_max_ms: int = 60_000
+    kafka: KafkaServer, topic: str, group: str, sink: object, *, poll_interval_max_ms: int = 60_000, at: str = ""
 ) -> Pump[Record]:
     return Pump(
         source=KafkaSource(
-            KafkaConnection(kafka.bootstrap, "test"),
+            KafkaConnection(at or kafka.bootstrap, "test"),
             group=group,
             session_timeout_ms=6_000,
             poll_interval_max_ms=poll_interval_max_ms,
+            made_anew_after_s=10,
         ),
         topics=[topic],
         decode=lambda record: record,
@@ -189,6 +194,75 @@ def test_work_of_a_revoked_partition_is_done_again_by_its_new_owner(kafka: Kafka
             for delivery in list(second_sink.deliveries):
                 delivery.finish()
             eventually(lambda: sum(committed(kafka, group, topic).values()) == 8, what="all committed")
+
+
+def test_a_kafka_that_had_no_brokers_for_a_while_is_found_again(kafka: KafkaServer) -> None:
+    """As it has none while it starts. librdkafka may then know nobody to ask, and never ask again (its issue 5301)."""
+    topic, group, sink = new_topic(kafka), uuid.uuid4().hex, KeepingSink()
+    produce(kafka, topic, [b"before"])
+    with (
+        capture_logs() as logs,
+        KafkaProxy(kafka.port) as proxy,
+        running(new_pump(kafka, topic, group, sink, at=proxy.address)),
+    ):
+        eventually(lambda: sink.deliveries, within_s=60, what="the first record")
+        proxy.knows_no_brokers = True
+        proxy.cut()
+        proxy.heal()
+        eventually(
+            lambda: proxy.alone_s > 3 or any(line["event"] == "kafka_client_made_anew" for line in logs),
+            within_s=120,
+            what="a client that has nobody to ask, or its successor",
+        )
+        proxy.knows_no_brokers = False
+        produce(kafka, topic, [b"after"])
+        eventually(lambda: sink.deliveries[-1].record.value == b"after", within_s=60, what="the next record")
+        for delivery in sink.deliveries:
+            delivery.finish()
+        eventually(lambda: committed(kafka, group, topic) == {0: 2}, what="both committed")
+
+
+def test_a_client_that_never_closes_does_not_hold_up_whoever_closes_it(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one may that is closed in the middle of a rebalance. It waits on a thread that ends with the process."""
+    monkeypatch.setattr("floodmark.bus.kafka.LEFT_WITHIN_S", 0.1)
+    connection = KafkaConnection(kafka.bootstrap, "test")
+    source = KafkaSource(connection, group="g", session_timeout_ms=6_000, poll_interval_max_ms=6_000)
+    source._consumer.close()
+    released = threading.Event()
+    source._consumer = SimpleNamespace(close=released.wait)  # type: ignore[assignment]
+    with capture_logs() as logs:
+        source.close()
+    assert [(line["event"], line["group"]) for line in logs] == [("kafka_group_not_left", "g")]
+    assert all(t.daemon for t in threading.enumerate() if t.name == "kafka-leaving")
+    released.set()
+
+
+def test_what_a_listener_raises_while_its_source_closes_is_raised_by_close(kafka: KafkaServer) -> None:
+    topic, listening = new_topic(kafka), Mock()
+    connection = KafkaConnection(kafka.bootstrap, "test")
+    source = KafkaSource(connection, group=uuid.uuid4().hex, session_timeout_ms=6_000, poll_interval_max_ms=6_000)
+    source.subscribe([topic], listening)
+    eventually(lambda: source.poll(records_max=1, timeout_ms=50) is not None and listening.assigned.called)
+    listening.revoked.side_effect = RuntimeError("in the middle")
+    with pytest.raises(RuntimeError, match="in the middle"):
+        source.close()
+
+
+def test_a_producer_that_reached_nobody_gives_way_to_another(kafka: KafkaServer) -> None:
+    """What it was given meanwhile is told to be unknown; what comes next arrives."""
+    topic = new_topic(kafka)
+    with KafkaProxy(kafka.port) as proxy, capture_logs() as logs:
+        publisher = KafkaPublisher(KafkaConnection(proxy.address, "test"), delivery_timeout_ms=2_000)
+        publisher.publish([Outgoing(topic, None, b"before")])
+        proxy.cut()
+        with pytest.raises(OutcomeUnknown, match="timed out"):
+            publisher.publish([Outgoing(topic, None, b"lost")])
+        proxy.heal()
+        publisher.publish([Outgoing(topic, None, b"after")])
+    assert [value for value, _ in read_all(kafka, topic)] == [b"before", b"after"]
+    assert [line["event"] for line in logs] == ["kafka_client_made_anew"]
 
 
 def test_publishing_to_a_topic_that_is_not_there_says_so(kafka: KafkaServer) -> None:

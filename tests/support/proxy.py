@@ -1,10 +1,12 @@
-"""A TCP proxy on loopback that misbehaves on command, and one that knows enough of ZooKeeper to pick out writes.
+"""A TCP proxy on loopback that misbehaves on command, and two that know what passes: ZooKeeper's writes, and what Kafka
+says of its brokers.
 
     client  --requests-->  proxy  --requests-->  server
             <--answers---         <--answers---
 
-A ZooKeeper packet is a length of four bytes and that many bytes more. The first packet each way is the handshake;
-afterwards a request begins with its xid and opcode, and an answer with the xid it answers.
+A packet of ZooKeeper or Kafka is a length of four bytes and that many bytes more. ZooKeeper's first packet each way is
+the handshake; afterwards a request begins with its xid and opcode, and an answer with the xid it answers. A request to
+Kafka begins with what it asks, its version and a number, and an answer with the number it answers.
 """
 
 import socket
@@ -22,6 +24,9 @@ from floodmark.local.ports import LOOPBACK
 _CHUNK_BYTES = 64 * 1024
 _SET_DATA, _MULTI = 5, 14
 _VERSIONED_WRITES = (_SET_DATA, _MULTI)
+_METADATA = 3
+_METADATA_COMPACT = 9
+"""Since this version lengths are short."""
 
 
 @dataclass(eq=False)
@@ -33,6 +38,8 @@ class Link:
     requests: int = 0
     answer_to_lose: int | None = None
     """The xid of the write whose answer shall not arrive."""
+    about_brokers: set[int] = field(default_factory=set)
+    """The numbers of requests to Kafka that ask which brokers there are."""
 
     def close(self) -> None:
         for end in (self.client, self.server):
@@ -50,6 +57,7 @@ class TcpProxy:
         self.port: int = self._listener.getsockname()[1]
         self.connections = 0
         """How many were ever let through."""
+        self._left_s = time.monotonic()
         self._links: set[Link] = set()
         self._lock = threading.Lock()
         self._cut = False
@@ -70,6 +78,12 @@ class TcpProxy:
     @property
     def address(self) -> str:
         return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def alone_s(self) -> float:
+        """For how long nobody has been connected."""
+        with self._lock:
+            return 0 if self._links else time.monotonic() - self._left_s
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -104,13 +118,13 @@ class TcpProxy:
         """The next piece to pass on whole; empty at the end."""
         return source.recv(_CHUNK_BYTES)
 
-    def lets_request(self, link: Link, piece: bytes) -> bool:
-        """Whether a piece may go to the server; if not, the connection ends here."""
-        return True
+    def request(self, link: Link, piece: bytes) -> bytes:
+        """What goes to the server for this piece; if nothing does, the connection ends here."""
+        return piece
 
-    def lets_answer(self, link: Link, piece: bytes) -> bool:
-        """Whether a piece may go to the client; if not, the connection ends here."""
-        return True
+    def answer(self, link: Link, piece: bytes) -> bytes:
+        """What goes to the client for this piece; if nothing does, the connection ends here."""
+        return piece
 
     def _accept(self) -> None:
         while True:
@@ -137,10 +151,10 @@ class TcpProxy:
             threading.Thread(target=target, args=(link,), name="proxy-link", daemon=True).start()
 
     def _pass_requests(self, link: Link) -> None:
-        self._pass(link, link.client, link.server, self._requests_flow, self.lets_request)
+        self._pass(link, link.client, link.server, self._requests_flow, self.request)
 
     def _pass_answers(self, link: Link) -> None:
-        self._pass(link, link.server, link.client, self._answers_flow, self.lets_answer)
+        self._pass(link, link.server, link.client, self._answers_flow, self.answer)
 
     def _pass(
         self,
@@ -148,17 +162,18 @@ class TcpProxy:
         source: socket.socket,
         sink: socket.socket,
         flow: threading.Event,
-        lets: Callable[[Link, bytes], bool],
+        passed: Callable[[Link, bytes], bytes],
     ) -> None:
         with suppress(OSError):
             while piece := self.receive(source):
                 flow.wait()
-                if not lets(link, piece):
+                if not (changed := passed(link, piece)):
                     break
-                sink.sendall(piece)
+                sink.sendall(changed)
         link.close()
         with self._lock:
             self._links.discard(link)
+            self._left_s = time.monotonic()
 
 
 class Fault(StrEnum):
@@ -199,34 +214,93 @@ class ZooKeeperProxy(TcpProxy):
         return len(self._faults)
 
     def receive(self, source: socket.socket) -> bytes:
-        head = _read_exactly(source, 4)
-        return head + _read_exactly(source, struct.unpack(">i", head)[0]) if head else b""
+        return _read_packet(source)
 
-    def lets_request(self, link: Link, piece: bytes) -> bool:
+    def request(self, link: Link, piece: bytes) -> bytes:
         link.requests += 1
         if link.requests == 1:
-            return True  # the handshake has neither xid nor opcode
+            return piece  # the handshake has neither xid nor opcode
         xid, opcode = struct.unpack_from(">ii", piece, 4)
         if opcode not in _VERSIONED_WRITES:
-            return True
+            return piece
         self.writes += 1
         time.sleep(self.delay_ms / 1000)  # the slow network itself, not a wait
         fault = self._faults.popleft() if self._faults else Fault.NONE
         if fault is Fault.ANSWER_LOST:
             link.answer_to_lose = xid
-        return fault is not Fault.REQUEST_LOST
+        return b"" if fault is Fault.REQUEST_LOST else piece
 
-    def lets_answer(self, link: Link, piece: bytes) -> bool:
+    def answer(self, link: Link, piece: bytes) -> bytes:
         if link.answer_to_lose is None or struct.unpack_from(">i", piece, 4)[0] != link.answer_to_lose:
-            return True
+            return piece
         self.after_loss()
-        return False
+        return b""
+
+
+class KafkaProxy(TcpProxy):
+    """A proxy in front of one Kafka that clients do not get past: it tells them its own port for Kafka's.
+
+    On command it says that there are no brokers, as a Kafka does that has just begun to start.
+    """
+
+    def __init__(self, upstream_port: int) -> None:
+        super().__init__(upstream_port)
+        self.knows_no_brokers = False
+        self.said_so = 0
+        """To how many questions it answered that there are no brokers."""
+        self._upstream_told, self._told = (LOOPBACK.encode() + struct.pack(">i", p) for p in (upstream_port, self.port))
+
+    def __enter__(self) -> "KafkaProxy":
+        super().__enter__()
+        return self
+
+    def receive(self, source: socket.socket) -> bytes:
+        return _read_packet(source)
+
+    def request(self, link: Link, piece: bytes) -> bytes:
+        asks, version, number = struct.unpack_from(">hhi", piece, 4)
+        if asks == _METADATA:
+            assert version >= _METADATA_COMPACT, f"this client speaks version {version}, whose arrays look otherwise"
+            link.about_brokers.add(number)
+        return piece
+
+    def answer(self, link: Link, piece: bytes) -> bytes:
+        piece = piece.replace(self._upstream_told, self._told)
+        (number,) = struct.unpack_from(">i", piece, 4)
+        if number not in link.about_brokers:
+            return piece
+        link.about_brokers.discard(number)
+        if not self.knows_no_brokers:
+            return piece
+        self.said_so += 1
+        return _without_brokers(piece)
+
+
+def _without_brokers(piece: bytes) -> bytes:
+    """An answer about one broker, and one about none instead. Lengths are one byte each and one more than they say."""
+    first = 4 + 4 + 1 + 4  # length of the packet, number, no tags, throttle
+    at = first + 1
+    assert piece[first] == 2, f"there are {piece[first] - 1} brokers, not one"
+    at += 4  # node
+    at += piece[at]  # host
+    at += 4  # port
+    at += max(piece[at], 1)  # rack, or none
+    at += 1  # no tags
+    body = piece[4:first] + b"\1" + piece[at:]
+    return struct.pack(">i", len(body)) + body
 
 
 def _open_gate() -> threading.Event:
     gate = threading.Event()
     gate.set()
     return gate
+
+
+def _read_packet(source: socket.socket) -> bytes:
+    """A whole one, or nothing when the other side ended, be it in the middle."""
+    head = _read_exactly(source, 4)
+    body = _read_exactly(source, struct.unpack(">i", head)[0]) if head else b""
+    return head + body if body else b""
 
 
 def _read_exactly(source: socket.socket, size: int) -> bytes:

@@ -21,6 +21,11 @@ log = structlog.get_logger()
 
 STATISTICS_EVERY_MS = 1_000
 ERROR_EVERY_S = 30
+MADE_ANEW_AFTER_S = 30
+"""librdkafka goes on trying by itself. But a client that hears from a starting Kafka that there are no brokers yet
+forgets those it knew, has nobody left to ask and never asks again (its issue 5301). Only another client finds Kafka."""
+LEFT_WITHIN_S = 2
+"""Less than what a service has for closing everything."""
 
 # The group moved on without this member; its partitions are, or will be, read again by their next owner.
 _GROUP_MOVED_ON = frozenset(
@@ -106,6 +111,7 @@ class Reachability:
         self._reported: dict[int, float] = {}
         self.reachable = True  # a source is made after the topics were
         self._up = True
+        self._away_since_s = math.inf
 
     def on_statistics(self, text: str) -> None:
         brokers = json.loads(text).get("brokers", {}).values()
@@ -114,9 +120,20 @@ class Reachability:
         was, self.reachable = self.reachable, up or self._up
         self._up = up
         if was and not self.reachable:
+            self._away_since_s = time.monotonic()
             log.warning("kafka_unreachable", bootstrap=self._bootstrap)
         elif self.reachable and not was:
             log.info("kafka_reached", bootstrap=self._bootstrap)
+
+    @property
+    def away_s(self) -> float:
+        """For how long this client has reached nobody; below zero if it does."""
+        return -math.inf if self.reachable else time.monotonic() - self._away_since_s
+
+    def begin_anew(self) -> None:
+        """Another client looks for Kafka from now on."""
+        self._away_since_s = time.monotonic()
+        log.warning("kafka_client_made_anew", bootstrap=self._bootstrap)
 
     def on_error(self, error: KafkaError) -> None:
         """Refused connections, failed logins, unknown hosts: each kind once in a while, since each try repeats it."""
@@ -130,35 +147,42 @@ class KafkaSource:
     """One member of a consumer group; offsets are committed by the pump alone."""
 
     def __init__(
-        self, connection: KafkaConnection, *, group: str, session_timeout_ms: int, poll_interval_max_ms: int
+        self,
+        connection: KafkaConnection,
+        *,
+        group: str,
+        session_timeout_ms: int,
+        poll_interval_max_ms: int,
+        made_anew_after_s: float = MADE_ANEW_AFTER_S,
     ) -> None:
         self._connection = connection
         self._answered: Callable[[CommitAnswer], None] | None = None
         self._reachability = Reachability(connection.bootstrap)
-        self._consumer = Consumer(
-            connection.client_config()
-            | {
-                "group.id": connection.qualified(group),
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
-                # Only the partitions that move are revoked; work on the others goes on through a rebalance.
-                "partition.assignment.strategy": "cooperative-sticky",
-                "session.timeout.ms": session_timeout_ms,
-                "heartbeat.interval.ms": max(session_timeout_ms // 3, 1),
-                "max.poll.interval.ms": poll_interval_max_ms,
-                "statistics.interval.ms": STATISTICS_EVERY_MS,
-                "stats_cb": self._reachability.on_statistics,
-                "error_cb": self._reachability.on_error,
-                "on_commit": self._on_commit,
-            }
-        )
+        self._made_anew_after_s = made_anew_after_s
+        self._subscription: tuple[Sequence[str], RebalanceListener] | None = None
+        self._config = connection.client_config() | {
+            "group.id": connection.qualified(group),
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            # Only the partitions that move are revoked; work on the others goes on through a rebalance.
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": session_timeout_ms,
+            "heartbeat.interval.ms": max(session_timeout_ms // 3, 1),
+            "max.poll.interval.ms": poll_interval_max_ms,
+            "statistics.interval.ms": STATISTICS_EVERY_MS,
+            "stats_cb": self._reachability.on_statistics,
+            "error_cb": self._reachability.on_error,
+            "on_commit": self._on_commit,
+        }
+        self._consumer = Consumer(self._config)
 
     @property
     def reachable(self) -> bool:
         return self._reachability.reachable
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        self._subscription = topics, listener
         self._consumer.subscribe(
             [self._connection.qualified(topic) for topic in topics],
             on_assign=lambda _, partitions: listener.assigned(self._partitions(partitions)),
@@ -167,12 +191,26 @@ class KafkaSource:
         )
 
     def poll(self, *, records_max: int, timeout_ms: int) -> Sequence[Record]:
+        if self._reachability.away_s >= self._made_anew_after_s:
+            self._make_anew()
         # `consume(n)` would wait for n records until its timeout; the first one is what should wake us.
         first = self._consumer.poll(timeout_ms / 1000)
         if first is None:
             return []
         messages = [first, *(self._consumer.consume(records_max - 1, 0) if records_max > 1 else ())]
         return self._connection.records(messages)
+
+    def _make_anew(self) -> None:
+        """The old client is let go of, not closed: to leave its group it would wait for a broker."""
+        self._reachability.begin_anew()
+        held = self._partitions(self._consumer.assignment())
+        self._consumer = Consumer(self._config)
+        self._tell(Unavailable("offsets not committed: no broker answered"))
+        if self._subscription is not None:
+            topics, listener = self._subscription
+            if held:
+                listener.lost(held)
+            self.subscribe(topics, listener)
 
     def pause(self, partitions: Collection[Partition]) -> None:
         self._consumer.pause([self._connection.at(p) for p in partitions])
@@ -215,8 +253,27 @@ class KafkaSource:
         return [self._connection.partition(p.topic, p.partition) for p in partitions]
 
     def close(self) -> None:
-        """Leave the group; the listener is told of the revoked partitions first."""
-        self._consumer.close()
+        """Leave the group; the listener is told of the revoked partitions first.
+
+        SUBTLE: a consumer that is closed in the middle of a rebalance may wait for ever inside librdkafka; its issue
+        4884 tells how. Whatever is closed after it must not wait as well. A member that did not leave is missed when
+        its session ends.
+        """
+        failures: list[Exception] = []
+
+        def leave() -> None:
+            try:
+                self._consumer.close()
+            except Exception as failure:  # told on the caller's own thread
+                failures.append(failure)
+
+        leaving = threading.Thread(target=leave, name="kafka-leaving", daemon=True)
+        leaving.start()
+        leaving.join(LEFT_WITHIN_S)
+        if leaving.is_alive():
+            log.warning("kafka_group_not_left", group=self._config["group.id"], within_s=LEFT_WITHIN_S)
+        if failures:
+            raise failures[0]
 
 
 class KafkaPublisher:
@@ -225,32 +282,34 @@ class KafkaPublisher:
     def __init__(self, connection: KafkaConnection, *, delivery_timeout_ms: int = 30_000) -> None:
         self._connection = connection
         self._timeout_ms = delivery_timeout_ms
-        self._producer = Producer(
-            connection.client_config()
-            | {
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": 2,
-                "delivery.timeout.ms": delivery_timeout_ms,
-                "compression.type": "zstd",
-                "message.max.bytes": max(topic.record_bytes_max for topic in ALL_TOPICS),
-            }
-        )
+        self._config = connection.client_config() | {
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 2,
+            "delivery.timeout.ms": delivery_timeout_ms,
+            "compression.type": "zstd",
+            "message.max.bytes": max(topic.record_bytes_max for topic in ALL_TOPICS),
+        }
+        self._producer = Producer(self._config)
+        self._making_anew = threading.Lock()
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
-        receipt = _Receipt(len(messages))
+        producer, receipt = self._producer, _Receipt(len(messages))
         for message in messages:
-            self._send(message, receipt)
+            self._send(message, producer, receipt)
         # librdkafka reports every message by its own timeout; the extra second is for that report to arrive.
-        if not receipt.wait(self._producer, timeout_ms=self._timeout_ms + 1_000):
+        if not receipt.wait(producer, timeout_ms=self._timeout_ms + 1_000):
+            self._make_anew(producer)
             raise OutcomeUnknown(f"no answer for {receipt.open} of {len(messages)} messages to {messages[0].topic}")
         if receipt.errors:
+            if any(_is_done_for(error) for error in receipt.errors):
+                self._make_anew(producer)
             raise _publish_error(messages[0].topic, receipt.errors)
 
-    def _send(self, message: Outgoing, receipt: "_Receipt") -> None:
+    def _send(self, message: Outgoing, producer: Producer, receipt: "_Receipt") -> None:
         while True:
             try:
-                self._producer.produce(
+                producer.produce(
                     self._connection.qualified(message.topic),
                     key=message.key,
                     value=message.value,
@@ -258,14 +317,28 @@ class KafkaPublisher:
                     on_delivery=receipt.delivered,
                 )
             except BufferError:
-                self._producer.poll(0.1)  # the local queue is full: let deliveries make room
+                producer.poll(0.1)  # the local queue is full: let deliveries make room
             except KafkaException as failure:
+                if _is_done_for(failure.args[0]):
+                    self._make_anew(producer)
                 raise _publish_error(message.topic, [failure.args[0]]) from failure
             else:
                 return
 
+    def _make_anew(self, done_for: Producer) -> None:
+        """The next messages go by another client. Whoever still waits for an answer from the old one keeps it."""
+        with self._making_anew:
+            if self._producer is done_for:
+                log.warning("kafka_client_made_anew", bootstrap=self._connection.bootstrap)
+                self._producer = Producer(self._config)
+
     def close(self) -> None:
         self._producer.flush(self._timeout_ms / 1000)
+
+
+def _is_done_for(error: KafkaError) -> bool:
+    """Whether the producer that met it may never send again: it said so itself, or it reached nobody for too long."""
+    return error.fatal() or error.code() == KafkaError._MSG_TIMED_OUT
 
 
 class _Receipt:
