@@ -78,7 +78,8 @@ class World:
         self.processes = {
             f"{service}-{n}": Process(around, service, n) for service, count in PROCESSES for n in range(1, count + 1)
         }
-        self._vanished: dict[str, Stored] = {}
+        self._vanished: dict[str, tuple[Stored, int]] = {}
+        """Each with how often something had been put in its place by then."""
         self._rests_since_ms = 0
         self._last_seen: object = None
         self._at_rest = False
@@ -173,12 +174,13 @@ class World:
         """A whole file is away for a while. One that is being written is not: put back, it would never be whole."""
         path = f"{act.subject}.parquet"
         if self.disk.is_whole(BASE, path) and (stored := self.disk.take_away(BASE, path)):
-            self._vanished[path] = stored
+            self._vanished[path] = stored, len(self.disk.puts[path])
             self.hub.at(self.hub.now_ms + act.number, lambda: self._put_back(path))
 
     def _put_back(self, path: str) -> None:
-        stored = self._vanished.pop(path, None)
-        if stored is not None and (BASE, path) not in self.disk.files:
+        """Unless somebody has written there since: what was written may have been deleted again, and stays so."""
+        stored, puts = self._vanished.pop(path, (None, 0))
+        if stored is not None and len(self.disk.puts[path]) == puts:
             self.disk.put_back(BASE, path, stored)
             crc = zlib.crc32(stored.content)
             if all((s.path, s.crc) != (path, crc) for s in self.oracle.segments.values()):
