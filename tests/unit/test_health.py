@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry, Counter
 
 from floodmark.core.errors import Unavailable
 from floodmark.service.health import START, Health
-from floodmark.service.port import Answer, Request, ServicePort
+from floodmark.service.port import BODY_BYTES_MAX, Answer, Request, ServicePort
 from tests.support.bus_doubles import FrozenClock
+from tests.support.eventually import ANSWERED_WITHIN_S, eventually
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def port(health: Health) -> Iterator[ServicePort]:
 
 
 def get(port: ServicePort, page: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=ANSWERED_WITHIN_S)
     connection.request("GET", page)
     answer = connection.getresponse()
     text = answer.read().decode()
@@ -108,7 +109,7 @@ def test_a_page_takes_its_methods_and_says_which(port: ServicePort) -> None:
     """HEAD is GET without the body; whatever else is 405 with the list, never an error of the server."""
     port.serve("POST", "/v1/{name}", lambda request: Answer.json(200, dict(request.parameters)))
     for method, status in (("HEAD", 200), ("POST", 405), ("PUT", 405), ("TRACE", 405), ("OPTIONS", 405)):
-        connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=ANSWERED_WITHIN_S)
         connection.request(method, "/healthz", headers={"Content-Length": "0"})
         answer = connection.getresponse()
         assert (answer.status, answer.getheader("Allow")) == (status, None if status == 200 else "GET")
@@ -121,7 +122,7 @@ def test_a_page_gets_the_parts_of_its_path_and_the_body(port: ServicePort) -> No
     port.serve(
         "POST", "/v1/{name}/x", lambda r: Answer.json(200, [r.parameters["name"], r.body.decode(), r.headers["x-a"]])
     )
-    connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=ANSWERED_WITHIN_S)
     connection.request("POST", "/v1/a%2Fb%20c/x?q", b"body", {"X-A": "1"})
     assert json.loads(connection.getresponse().read()) == ["a/b c", "body", "1"]
 
@@ -157,10 +158,57 @@ def test_a_client_that_hangs_up_is_noticed_while_its_page_works(port: ServicePor
 def test_a_body_of_unknown_or_immense_length_is_refused(
     port: ServicePort, headers: dict[str, str], status: int
 ) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port.port, timeout=ANSWERED_WITHIN_S)
     connection.putrequest("POST", "/healthz")
     for name, value in headers.items():
         connection.putheader(name, value)
     connection.endheaders()
     answer = connection.getresponse()
     assert (answer.status, answer.getheader("Connection")) == (status, "close")
+
+
+# -- clients whose body is refused -------------------------------------------------------------------------------------
+
+PIECE = bytes(64 * 1024)
+MORE_THAN_ANY_BUFFER = 64 * 1024 * 1024
+
+
+def sending(port: ServicePort, length: int, *headers: str) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port.port), timeout=ANSWERED_WITHIN_S)
+    lines = ["POST /healthz HTTP/1.1", "Host: x", f"Content-Length: {length}", *headers, "", ""]
+    client.sendall("\r\n".join(lines).encode())
+    return client
+
+
+def test_a_client_that_sends_all_of_a_body_that_is_refused_reads_why(port: ServicePort) -> None:
+    """It may look for an answer only when it has sent everything, and must not meet a broken pipe instead."""
+    with sending(port, MORE_THAN_ANY_BUFFER) as client:
+        for _ in range(MORE_THAN_ANY_BUFFER // len(PIECE)):
+            client.sendall(PIECE)
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert (answer.status, answer.read()) == (413, b"the body is too long, at most 1048576 bytes are taken\n")
+
+
+def test_a_client_that_asks_first_is_told_no_before_it_has_sent_anything(port: ServicePort) -> None:
+    """As curl asks. One whose body is taken is told to go on."""
+    with sending(port, BODY_BYTES_MAX + 1, "Expect: 100-continue") as client:
+        assert client.makefile("rb").readline().startswith(b"HTTP/1.1 413 ")
+    with sending(port, BODY_BYTES_MAX, "Expect: 100-continue") as client:
+        assert client.makefile("rb").readline().startswith(b"HTTP/1.1 100 ")
+
+
+def test_a_client_that_never_ends_a_body_that_is_refused_is_cut_off(
+    port: ServicePort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floodmark.service.port.FORGOTTEN_WITHIN_S", 0.3)
+    with sending(port, 10**17) as client:
+
+        def is_cut_off() -> bool:
+            try:
+                client.sendall(PIECE)
+            except ConnectionError:
+                return True
+            return False
+
+        eventually(is_cut_off, within_s=ANSWERED_WITHIN_S, what="the end of the connection")

@@ -5,7 +5,9 @@ import re
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
@@ -16,6 +18,9 @@ from floodmark.core.errors import Unavailable
 from floodmark.service.health import Health
 
 BODY_BYTES_MAX = 1024 * 1024
+FORGOTTEN_WITHIN_S = 10
+"""How long a client may go on sending a body that was refused."""
+_FORGET_BYTES = 64 * 1024
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 
@@ -120,20 +125,36 @@ def _handler(answer: Callable[[Request], Answer]) -> type[BaseHTTPRequestHandler
         protocol_version = "HTTP/1.1"
 
         def respond(self) -> None:
-            length = self.headers.get("Content-Length", "0" if self.command != "POST" else "")
-            if not (length.isascii() and length.isdecimal()) or "Transfer-Encoding" in self.headers:
-                self._refuse(Answer.text(411, "a Content-Length is needed"))
-            elif len(length) > 18 or int(length) > BODY_BYTES_MAX:
-                self._refuse(Answer.text(413, f"the body is too long, at most {BODY_BYTES_MAX} bytes are taken"))
+            length = self._length()
+            if isinstance(length, Answer):
+                self._refuse(length)
             else:
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                path, body = self.path.partition("?")[0], self.rfile.read(int(length))
+                path, body = self.path.partition("?")[0], self.rfile.read(length)
                 self._send(answer(Request(self.command, path, {}, headers, body, lambda: _has_gone(self.connection))))
 
+        def handle_expect_100(self) -> bool:
+            """Who asks whether to send its body is told no before it has sent any of it."""
+            length = self._length()
+            if isinstance(length, Answer):
+                self._refuse(length)
+                return False
+            return super().handle_expect_100()
+
+        def _length(self) -> int | Answer:
+            """Of the body, or why it is not taken."""
+            length = self.headers.get("Content-Length", "0" if self.command != "POST" else "")
+            if not (length.isascii() and length.isdecimal()) or "Transfer-Encoding" in self.headers:
+                return Answer.text(411, "a Content-Length is needed")
+            if len(length) > 18 or int(length) > BODY_BYTES_MAX:
+                return Answer.text(413, f"the body is too long, at most {BODY_BYTES_MAX} bytes are taken")
+            return int(length)
+
         def _refuse(self, reply: Answer) -> None:
-            """The body stays unread, so what follows on this connection cannot be told apart from it."""
+            """The body is not used, so what follows on this connection cannot be told apart from it."""
             self.close_connection = True
             self._send(reply)
+            _forget_the_rest(self.connection)
 
         def _send(self, reply: Answer) -> None:
             try:
@@ -162,6 +183,21 @@ def _handler(answer: Callable[[Request], Answer]) -> type[BaseHTTPRequestHandler
     for method in _METHODS:
         setattr(Handler, f"do_{method}", Handler.respond)
     return Handler
+
+
+def _forget_the_rest(connection: socket.socket) -> None:
+    """Read what the client still sends, until it has heard and closes.
+
+    SUBTLE: a connection that is closed with something unread in it is reset. A client that is still sending then sees a
+    broken pipe, and one that has just been answered may lose the answer.
+    """
+    until_s = time.monotonic() + FORGOTTEN_WITHIN_S
+    with suppress(OSError):  # it has gone, or its time is up
+        connection.shutdown(socket.SHUT_WR)
+        while (left_s := until_s - time.monotonic()) > 0:
+            connection.settimeout(left_s)
+            if not connection.recv(_FORGET_BYTES):
+                return
 
 
 def _has_gone(connection: socket.socket) -> bool:
