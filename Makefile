@@ -10,8 +10,9 @@ MINUTES ?= 60
 BUG ?=
 ARGS ?=
 
-# Most tests wait for servers. A file stays in one process; in the order of their names, the long ones come first.
-TWO_AT_A_TIME := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Most tests wait for servers. A file stays in one process; in the order of their names, the long ones come first. When a
+# process ends in the middle of a test, so does the run: xdist would start another and wait for what the first had, for ever.
+TWO_AT_A_TIME := --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo images compose-demo e2e chaos up down status test check schemas scenarios sim bench lock clean

@@ -6,6 +6,7 @@ from hypothesis import settings
 
 pytest_plugins = [
     "pytester",
+    "tests.support.hangs",
     "tests.support.scenarios",
     "tests.support.servers",
     "tests.support.stores",
