@@ -58,6 +58,8 @@ class Chaos:
                 self._wait(min(ROUND_S, self.left_s), failed)
             self._rest()
         self._tell("end")
+        for reason, count in self.world.silences.most_common(5):
+            _say(f"not answered, {count} times: {reason}")
         for wrong in self.world.wrong[:3]:
             _say(f"WRONG: {wrong}")
         for lost in self.lost:

@@ -122,7 +122,10 @@ class Replica:
         self.container.pause()
 
     def unpause(self) -> None:
-        self.container.unpause()
+        """One that ended by itself in the moment it was paused has been started again, and is paused no more."""
+        self.container.reload()
+        if self.container.status == "paused":
+            self.container.unpause()
 
     def restart(self) -> None:
         self.container.restart(timeout=15)
