@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from floodmark.core.errors import InvalidInput
+from floodmark.core.errors import FloodmarkError, InvalidInput
 
 log = structlog.get_logger()
 
@@ -37,6 +37,11 @@ class Books:
         log.info("statement_answered", query_id=query_id, kind=kind, **facts)
 
     def refused(self, query_id: str, kind: str, error: Exception) -> None:
-        rule = getattr(error, "rule", type(error).__name__)
+        """Of what breaks a rule only the rule is told, since the reason may quote the statement."""
         self._statements.labels(kind, "refused" if isinstance(error, InvalidInput) else "failed").inc()
-        log.info("statement_refused", query_id=query_id, kind=kind, rule=rule)
+        rule = getattr(error, "rule", None)
+        if rule is not None:
+            log.info("statement_refused", query_id=query_id, kind=kind, rule=rule)
+            return
+        reason = str(error) if isinstance(error, FloodmarkError) else None  # our own words, and never the statement's
+        log.warning("statement_failed", query_id=query_id, kind=kind, error=type(error).__name__, reason=reason)

@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
+from prometheus_client import CollectorRegistry
 from pyarrow import ipc
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.ports import SystemClock
@@ -17,6 +19,7 @@ from floodmark.query.plan import Bounded, Strict
 from floodmark_broker import stopping
 from floodmark_broker.access import Access, AccessRefused, Role, require
 from floodmark_broker.base_files import FilesVanished
+from floodmark_broker.books import Books
 from floodmark_broker.config import BrokerSettings, is_loopback
 from floodmark_broker.engine import checked_setting, freshness_of
 from floodmark_broker.execution import told
@@ -231,3 +234,21 @@ def test_an_arrow_stream_has_its_receipt_with_it() -> None:
     with ipc.open_stream(arrow_stream(ROWS, {"receipt": {"view": "v"}})) as reader:
         assert reader.read_all().select(["n", "s"]).equals(ROWS.select(["n", "s"]))
         assert json.loads(reader.schema.metadata[b"floodmark"]) == {"receipt": {"view": "v"}}
+
+
+def test_a_statement_that_failed_says_why_and_one_that_breaks_a_rule_is_not_quoted() -> None:
+    """Whoever is woken reads the log of the broker first; what people ask is none of its business."""
+    books = Books(CollectorRegistry())
+    with capture_logs() as logs:
+        books.refused("q1", "Select", Unavailable("12 queries run or wait; try again later"))
+        books.refused("q2", "Select", InvalidInput("unknown-column", "column 'secret' is unknown"))
+        books.refused("q3", "Select", QueryStopped("time-max", "query q3 took longer than 5 ms"))
+        books.refused("q4", "Select", ZeroDivisionError("a bug"))
+    failed = {"event": "statement_failed", "log_level": "warning", "kind": "Select"}
+    refused = {"event": "statement_refused", "log_level": "info", "kind": "Select"}
+    assert logs == [
+        {**failed, "query_id": "q1", "error": "Unavailable", "reason": "12 queries run or wait; try again later"},
+        {**refused, "query_id": "q2", "rule": "unknown-column"},
+        {**refused, "query_id": "q3", "rule": "time-max"},
+        {**failed, "query_id": "q4", "error": "ZeroDivisionError", "reason": None},
+    ]
