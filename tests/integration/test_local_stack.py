@@ -18,6 +18,7 @@ from floodmark.core.errors import Unavailable
 from floodmark.local.kafka import KafkaServer
 from floodmark.local.ports import LOOPBACK, is_free, pick_free_port
 from floodmark.local.services import SERVICES
+from floodmark.local.stack import take_down
 from floodmark.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.support.eventually import eventually
 from tests.support.servers import plain_client
@@ -34,6 +35,21 @@ app()
 """
 ANY_PORTS = ["--zookeeper-port", "0", "--kafka-port", "0", "--kafka-controller-port", "0", "--http-port-base", "0"]
 UP = ["up", "--no-services", *ANY_PORTS]
+SLOW_TO_END = """
+import os, signal, sys, time
+from pathlib import Path
+from floodmark.local import stack
+from floodmark.local.process import ProcessIdentity, write_record
+directory = Path(sys.argv[1])
+lock = stack._lock(directory)
+assert lock.try_acquire()
+write_record(stack._record_path(directory, stack.SUPERVISOR), ProcessIdentity.of(os.getpid()))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it is waited for, however soon it comes
+print("up", flush=True)
+signal.sigwait({signal.SIGTERM})
+lock.release()
+time.sleep(1)  # as long as an interpreter may take to end on a busy machine
+"""
 
 
 class Stack:
@@ -88,6 +104,14 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     if stack.directory.exists():
         stack.run("down")
     assert not stack.processes()
+
+
+def test_down_returns_when_the_supervisor_has_ended_and_not_when_it_lets_go_of_its_lock(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLOW_TO_END, str(tmp_path)], stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == b"up\n"
+        assert take_down(tmp_path, report=lambda _: None)
+        assert supervisor.poll() == 0
 
 
 def test_stack_comes_up_tells_its_state_heals_and_leaves_no_process(stack: Stack) -> None:

@@ -70,12 +70,14 @@ def take_down(directory: Path, *, report: Report) -> bool:
 
 
 def _end_supervisor(directory: Path, lock: FileLock) -> None:
-    """Ask the supervisor to stop and wait until its lock is ours; one that hangs is killed."""
+    """Ask the supervisor to stop, wait until its lock is ours and it has ended; one that hangs is killed."""
     # One that starts this very moment has the lock and has not written its name yet.
     wait_until(lambda: _supervisor(directory) is not None, timeout_ms=RECORD_WITHIN_MS)
     if supervisor := _supervisor(directory):
         supervisor.send(signal.SIGTERM)
         if wait_until(lock.try_acquire, timeout_ms=DOWN_WITHIN_MS):
+            # It lets go of its lock a moment before it ends.
+            wait_until(lambda: not supervisor.is_running(), timeout_ms=RECORD_WITHIN_MS)
             return
         supervisor.send(signal.SIGKILL)
     if not wait_until(lock.try_acquire, timeout_ms=RECORD_WITHIN_MS):
