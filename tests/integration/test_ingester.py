@@ -22,7 +22,7 @@ from floodmark.core.intervals import Interval
 from floodmark.core.registry import Put
 from floodmark.local.kafka import KafkaServer
 from floodmark.local.zookeeper import ZooKeeperServer
-from tests.support.eventually import eventually, never
+from tests.support.eventually import ANSWERED_WITHIN_S, eventually, never
 from tests.support.ledger_kit import HOUR_MS, segment
 from tests.support.onlooker import Onlooker
 from tests.support.pipeline import Pipeline, pipeline_on, write_parquet
@@ -454,7 +454,9 @@ def test_a_segment_of_400_days_has_one_entry_that_every_bucket_sees(
 
 
 def post(running: ServiceUnderTest, table: str, body: bytes, *, method: str = "POST") -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", running.await_event("http_port_opened")["port"], timeout=10)
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", running.await_event("http_port_opened")["port"], timeout=ANSWERED_WITHIN_S
+    )
     try:
         connection.request(method, f"/v1/tables/{table}/segments", body)
         answer = connection.getresponse()

@@ -12,7 +12,7 @@ from floodmark.ledger import paths
 from floodmark.ledger.store import Set
 from floodmark.local.kafka import KafkaServer
 from floodmark.local.zookeeper import ZooKeeperServer
-from tests.support.eventually import eventually
+from tests.support.eventually import ANSWERED_WITHIN_S, eventually
 from tests.support.lab import Lab
 from tests.support.ledger_kit import HOUR_MS, segment
 from tests.support.pipeline import Pipeline, pipeline_on, write_parquet
@@ -166,7 +166,7 @@ def delete_topics(pipeline: Pipeline) -> None:
         future.result()
 
     def gone() -> bool:
-        return not set(names) & set(admin.list_topics(timeout=10).topics)
+        return not set(names) & set(admin.list_topics(timeout=ANSWERED_WITHIN_S).topics)
 
     eventually(gone, what="the topics gone")
 

@@ -107,8 +107,11 @@ RIDES = pa.schema(
         ("cents", pa.int64()),
         ("price", pa.decimal128(12, 2)),
         ("big", pa.int64()),
+        ("booked", pa.timestamp("ms", tz="UTC")),
     ]
 )
+"""`booked` is a time that buckets are not made of, so a view may keep it by the week, month or year."""
+BOOKED_MS = (-500 * 24 * HOUR_MS, 100 * 24 * HOUR_MS)
 HOURLY = """
 SELECT date_trunc('HOUR', event_time) AS hour, city, count(*) AS n, count(fare) AS fares, sum(fare) AS fare,
        min(fare) AS low, max(fare) AS high, avg(fare) AS mean, sum(cents) AS cents, sum(price) AS price,
@@ -131,7 +134,7 @@ class Rides:
         self.location.mkdir(parents=True)
         properties = f"'time_column' = 'event_time', 'scan' = '{str(self.scan).lower()}'"
         columns = "event_time TIMESTAMP, city STRING, rider BIGINT, fare DOUBLE, cents BIGINT"
-        columns += ", price DECIMAL(12, 2), big BIGINT"
+        columns += ", price DECIMAL(12, 2), big BIGINT, booked TIMESTAMP"
         self.write("first", 0, 1)
         self.ask(
             f"CREATE TABLE {{t}} ({columns}) USING parquet LOCATION '{self.location}' TBLPROPERTIES ({properties})"
@@ -154,6 +157,9 @@ class Rides:
                 pa.array(cents, mask=dice.random(rows) < 0.1),
                 pa.array([decimal.Decimal(int(c) % 10_000_000) / 100 for c in cents], pa.decimal128(12, 2)),
                 pa.array(dice.integers(-(2**63), 2**63 - 1, rows)),
+                pa.array(dice.integers(*BOOKED_MS, rows), mask=dice.random(rows) < 0.1).cast(
+                    RIDES.field("booked").type
+                ),
             ],
             schema=RIDES,
         )

@@ -6,6 +6,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+ANSWERED_WITHIN_S = 60
+"""Of a call on loopback. It takes milliseconds, unless the machine is busy with all else that is being tested."""
+
 
 def eventually(
     condition: Callable[[], T | None], *, within_s: float = 60, every_s: float = 0.05, what: str = "the condition"

@@ -18,7 +18,7 @@ from floodmark.bus.ports import Outgoing
 from floodmark.contracts.envelope import encode, originate
 from floodmark.contracts.messages import SegmentAnnounced
 from floodmark.local.kafka import KafkaServer
-from tests.support.eventually import eventually
+from tests.support.eventually import ANSWERED_WITHIN_S, eventually
 
 ROOT = Path(__file__).parents[2]
 INGESTER = ("floodmark_ingester",)
@@ -52,7 +52,7 @@ class ServiceUnderTest:
 
     def ask(self, page: str) -> tuple[int, str]:
         port = self.await_event("http_port_opened")["port"]
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWERED_WITHIN_S)
         try:
             connection.request("GET", page)
             answer = connection.getresponse()

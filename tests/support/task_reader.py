@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from floodmark.contracts.envelope import decode
 from floodmark.contracts.messages import BuildBucket
 from floodmark.contracts.topics import TASKS
-from tests.support.eventually import eventually
+from tests.support.eventually import ANSWERED_WITHIN_S, eventually
 from tests.support.pipeline import Pipeline
 
 
@@ -43,7 +43,9 @@ class TaskReader:
     def _ends(self) -> dict[int, int]:
         try:
             return {
-                number: self._consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=10)[1]
+                number: self._consumer.get_watermark_offsets(
+                    TopicPartition(self._topic, number), timeout=ANSWERED_WITHIN_S
+                )[1]
                 for number in self._read
             }
         except KafkaException:

@@ -31,6 +31,7 @@ from floodmark_ingester.config import IngesterSettings
 from floodmark_janitor.config import JanitorSettings
 from floodmark_scheduler.config import SchedulerSettings
 from floodmark_worker.config import WorkerSettings
+from tests.support.eventually import ANSWERED_WITHIN_S
 from tests.support.kustomize import Object, build, objects
 
 ROOT = Path(__file__).parents[2]
@@ -198,7 +199,7 @@ def test_probes_ask_pages_that_a_service_has(name: str) -> None:
 
 
 def _status(port: int, page: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWERED_WITHIN_S)
     connection.request("GET", page)
     status = connection.getresponse().status
     connection.close()
