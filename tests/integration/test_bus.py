@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -222,32 +221,50 @@ def test_a_kafka_that_had_no_brokers_for_a_while_is_found_again(kafka: KafkaServ
         eventually(lambda: committed(kafka, group, topic) == {0: 2}, what="both committed")
 
 
-def test_a_client_that_never_closes_does_not_hold_up_whoever_closes_it(
+def test_a_client_that_does_not_get_away_does_not_hold_up_whoever_closes_it(
     kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one may that is closed in the middle of a rebalance. It waits on a thread that ends with the process."""
+    """To leave takes an answer from Kafka. It is awaited on a thread that ends with the process."""
     monkeypatch.setattr("floodmark.bus.kafka.LEFT_WITHIN_S", 0.1)
-    connection = KafkaConnection(kafka.bootstrap, "test")
-    source = KafkaSource(connection, group="g", session_timeout_ms=6_000, poll_interval_max_ms=6_000)
-    source._consumer.close()
-    released = threading.Event()
-    source._consumer = SimpleNamespace(close=released.wait)  # type: ignore[assignment]
+    source, _ = member(kafka)
+    consumer, answered = source._consumer, threading.Event()
+    source._consumer = Mock(wraps=consumer, close=answered.wait)
     with capture_logs() as logs:
         source.close()
-    assert [(line["event"], line["group"]) for line in logs] == [("kafka_group_not_left", "g")]
-    assert all(t.daemon for t in threading.enumerate() if t.name == "kafka-leaving")
-    released.set()
+    assert [line["event"] for line in logs] == ["kafka_group_not_left"]
+    assert [t.daemon for t in threading.enumerate() if t.name == "kafka-leaving"] == [True]
+    answered.set()
+    consumer.close()
+
+
+def test_a_listener_is_told_of_what_goes_before_its_client_is_closed(kafka: KafkaServer) -> None:
+    """One that is told while the client is closing may wait for ever, and every other thread with it."""
+    source, listening = member(kafka)
+    consumer = source._consumer
+    listening.closing = Mock(side_effect=consumer.close)
+    source._consumer = Mock(wraps=consumer, close=listening.closing)
+    source.close()
+    assert [name for name, *_ in listening.method_calls] == ["assigned", "revoked", "closing"]
 
 
 def test_what_a_listener_raises_while_its_source_closes_is_raised_by_close(kafka: KafkaServer) -> None:
-    topic, listening = new_topic(kafka), Mock()
-    connection = KafkaConnection(kafka.bootstrap, "test")
-    source = KafkaSource(connection, group=uuid.uuid4().hex, session_timeout_ms=6_000, poll_interval_max_ms=6_000)
-    source.subscribe([topic], listening)
-    eventually(lambda: source.poll(records_max=1, timeout_ms=50) is not None and listening.assigned.called)
+    """And the client is closed all the same."""
+    source, listening = member(kafka)
     listening.revoked.side_effect = RuntimeError("in the middle")
     with pytest.raises(RuntimeError, match="in the middle"):
         source.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        source.poll(records_max=1, timeout_ms=0)
+
+
+def member(kafka: KafkaServer) -> tuple[KafkaSource, Mock]:
+    """Of a group of its own, with a partition, and whoever is told of it."""
+    connection = KafkaConnection(kafka.bootstrap, "test")
+    source = KafkaSource(connection, group=uuid.uuid4().hex, session_timeout_ms=6_000, poll_interval_max_ms=6_000)
+    listening = Mock()
+    source.subscribe([new_topic(kafka)], listening)
+    eventually(lambda: source.poll(records_max=1, timeout_ms=50) is not None and listening.assigned.called)
+    return source, listening
 
 
 def test_a_producer_that_reached_nobody_gives_way_to_another(kafka: KafkaServer) -> None:

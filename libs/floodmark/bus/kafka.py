@@ -255,15 +255,14 @@ class KafkaSource:
     def close(self) -> None:
         """Leave the group; the listener is told of the revoked partitions first.
 
-        SUBTLE: a consumer that is closed in the middle of a rebalance may wait for ever inside librdkafka; its issue
-        4884 tells how. Whatever is closed after it must not wait as well. A member that did not leave is missed when
-        its session ends.
+        To leave takes an answer from Kafka. Whatever is closed after this must not wait for one that does not come; a
+        member that did not leave is missed when its session ends.
         """
         failures: list[Exception] = []
 
         def leave() -> None:
             try:
-                self._consumer.close()
+                self._leave()
             except Exception as failure:  # told on the caller's own thread
                 failures.append(failure)
 
@@ -274,6 +273,24 @@ class KafkaSource:
             log.warning("kafka_group_not_left", group=self._config["group.id"], within_s=LEFT_WITHIN_S)
         if failures:
             raise failures[0]
+
+    def _leave(self) -> None:
+        """SUBTLE: nothing may be left to tell the listener when the client is closed.
+
+        1. A rebalance waits for the next poll, and the client is closed instead.
+        2. `close` tells the listener, in the middle of leaving. Meanwhile Kafka confirms, and the group inside
+           librdkafka ends, with whatever is in its queue.
+        3. The listener returns, and librdkafka is asked to take over what it was told of. Is that in the queue just as
+           it is thrown away, no answer ever comes (its issue 4884), and whoever waits holds the interpreter's lock.
+
+        `unsubscribe` makes the same revocations, and what polls tell while no group is ending is always answered.
+        """
+        try:
+            self._consumer.unsubscribe()
+            while self._consumer.poll(0) is not None:
+                pass  # read, and not committed: it comes again
+        finally:
+            self._consumer.close()
 
 
 class KafkaPublisher:
