@@ -180,8 +180,11 @@ def sending(port: ServicePort, length: int, *headers: str) -> socket.socket:
     return client
 
 
-def test_a_client_that_sends_all_of_a_body_that_is_refused_reads_why(port: ServicePort) -> None:
+def test_a_client_that_sends_all_of_a_body_that_is_refused_reads_why(
+    port: ServicePort, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may look for an answer only when it has sent everything, and must not meet a broken pipe instead."""
+    monkeypatch.setattr("floodmark.service.port.FORGOTTEN_WITHIN_S", ANSWERED_WITHIN_S)
     with sending(port, MORE_THAN_ANY_BUFFER) as client:
         for _ in range(MORE_THAN_ANY_BUFFER // len(PIECE)):
             client.sendall(PIECE)
