@@ -238,6 +238,24 @@ def test_a_partition_goes_to_a_second_member_and_the_other_one_stays(bench: Benc
     assert "lost" not in first.told
 
 
+def test_a_partition_that_went_while_it_was_paused_is_not_paused_when_it_comes_back(bench: Bench) -> None:
+    """Whoever gets partitions begins anew with them; nobody is left who would resume this one."""
+    first = Listening()
+    one = bench.join(first)
+    eventually(lambda: poll(one) is not None and len(first.held) == PARTITIONS, within_s=60, what="all partitions")
+    one.pause(first.held)
+    second = Listening()
+    other = bench.join(second)
+    eventually(lambda: (poll(one), poll(other)) and bool(second.held), within_s=60, what="a partition moved")
+    (moved,) = second.held
+    bench.close(other)
+    eventually(lambda: poll(one) is not None and moved in first.held, within_s=60, what="the partition came back")
+    bench.send(*"abcdefghijklmnop")
+    assert {r.partition for r in taken(one, 1)} == {moved}
+    for _ in range(20):
+        assert {r.partition for r in poll(one)} <= {moved}, "the other one stayed, and stays paused"
+
+
 def test_a_commit_at_the_last_moment_counts(bench: Bench) -> None:
     """Inside `revoked` the partitions are still ours."""
     bench.send(*"abcdefgh")
@@ -263,11 +281,12 @@ def test_a_commit_at_the_last_moment_counts(bench: Bench) -> None:
 
 
 def test_a_member_that_was_silent_for_too_long_has_lost_its_partitions(bench: Bench) -> None:
-    """Its commit changes nothing, and it hears of the loss when it polls again."""
+    """Its commit changes nothing, and it hears of the loss when it polls again. What it gets then is not paused."""
     bench.send("a", "b")
     listening = Listening()
     source = bench.join(listening)
     records = taken(source, 2)
+    source.pause(listening.held)
     bench.expel(source)
     assert source.commit(positions_after(records)) is False
     again = taken(source, 2)

@@ -185,10 +185,15 @@ class KafkaSource:
         self._subscription = topics, listener
         self._consumer.subscribe(
             [self._connection.qualified(topic) for topic in topics],
-            on_assign=lambda _, partitions: listener.assigned(self._partitions(partitions)),
+            on_assign=lambda _, partitions: self._on_assign(partitions, listener),
             on_revoke=lambda _, partitions: listener.revoked(self._partitions(partitions)),
             on_lost=lambda _, partitions: listener.lost(self._partitions(partitions)),
         )
+
+    def _on_assign(self, partitions: list[TopicPartition], listener: RebalanceListener) -> None:
+        """librdkafka keeps what was paused paused, also while others have it, and nobody who paused it is left then."""
+        self._consumer.resume(partitions)
+        listener.assigned(self._partitions(partitions))
 
     def poll(self, *, records_max: int, timeout_ms: int) -> Sequence[Record]:
         if self._reachability.away_s >= self._made_anew_after_s:

@@ -64,7 +64,8 @@ class Outgoing:
 class RebalanceListener(Protocol):
     """Told from inside `Source.poll`, in the polling thread."""
 
-    def assigned(self, partitions: Collection[Partition]) -> None: ...
+    def assigned(self, partitions: Collection[Partition]) -> None:
+        """They begin anew: none of them is paused, whatever was before they went."""
 
     def revoked(self, partitions: Collection[Partition]) -> None:
         """The partitions go to someone else after this returns: the last moment to commit for them."""
