@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 
 from tests.e2e.faults import Mischief
-from tests.e2e.stack import Containers, containers, why_not
+from tests.e2e.stack import LOGS, Containers, containers, why_not
 from tests.e2e.world import World
 
 EXIT_FAILED = 1
@@ -108,7 +108,9 @@ def main() -> int:
         return EXIT_NOTHING_RUN
     _say(f"seed {asked.seed}, {asked.minutes:g} minutes; the containers are starting")
     with containers() as system:
-        return 0 if Chaos(system, asked.seed, asked.minutes).run() else EXIT_FAILED
+        held = Chaos(system, asked.seed, asked.minutes).run()
+    _say(f"the logs of all containers are in {LOGS}")
+    return 0 if held else EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ from tests.support.system import SMALL_SPARK
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "build" / "e2e"
+LOGS = ROOT / "build" / "e2e-logs"
+"""Of every container of the last run."""
 SERVERS = ("zookeeper", "kafka")
 REPLICAS = 2
 HTTP_PORT = 8180
@@ -105,6 +107,11 @@ class Replica:
     @property
     def log(self) -> str:
         return self.container.logs(tail=40).decode(errors="replace")
+
+    def keep_log(self) -> None:
+        LOGS.mkdir(parents=True, exist_ok=True)
+        with (LOGS / f"{self.name}.log").open("wb") as kept:
+            kept.writelines(self.container.logs(stream=True, follow=False))
 
     @property
     def url(self) -> str:
@@ -207,9 +214,13 @@ class Containers(Oracle):
         return [floodmark.connect(r.url, token=self.token, timeout_s=timeout_s) for r in self.of("broker")]
 
     def close(self) -> None:
-        """Every container goes, whatever state it is in."""
-        self.resources.close()
-        wipe(self.directory)
+        """Every container goes, whatever state it is in. What it said stays, for whoever asks why a run failed."""
+        try:
+            for replica in self.replicas.values():
+                replica.keep_log()
+        finally:
+            self.resources.close()
+            wipe(self.directory)
 
 
 @contextmanager

