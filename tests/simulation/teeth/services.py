@@ -24,6 +24,7 @@ from floodmark_ingester.outbox import Outbox, to_outgoing
 from floodmark_worker import builder
 from floodmark_worker.builder import _Run
 from tests.simulation.teeth import Substitution, bug
+from tests.support.memory_bus import MemorySource
 
 # -- offsets ---------------------------------------------------------------------------------------------------------
 
@@ -95,6 +96,19 @@ def late_result_accepted_after_a_rebalance() -> list[Substitution]:
             self._source.commit({assignment.partition: max(offsets) + 1})
 
     return [(Pump, "_finish", finish)]
+
+
+@bug
+def partition_that_comes_back_stays_paused() -> list[Substitution]:
+    """A partition that went while it was paused comes back paused, as librdkafka has it, and its pump does not know."""
+    real = MemorySource.rebalance
+
+    def rebalance(self: MemorySource) -> None:
+        paused = set(self.paused)
+        real(self)
+        self.paused |= paused
+
+    return [(MemorySource, "rebalance", rebalance)]
 
 
 @bug
