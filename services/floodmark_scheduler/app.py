@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import structlog
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter
 
 from floodmark.bus.pump import ConcurrentSink, Pump, PumpLimits
 from floodmark.contracts.envelope import Envelope
@@ -23,7 +23,7 @@ from floodmark_scheduler.config import SchedulerSettings
 from floodmark_scheduler.cycle import LanePlan, Scheduler
 from floodmark_scheduler.eyes import Eyes
 from floodmark_scheduler.sending import TaskSender
-from floodmark_scheduler.stalls import StallWatch
+from floodmark_scheduler.watch import ViewWatch
 
 log = structlog.get_logger()
 
@@ -39,9 +39,6 @@ def build(settings: SchedulerSettings, runtime: Runtime) -> Service:
     connection = wiring.kafka_connection(runtime, settings.kafka)
     publisher = wiring.publisher(runtime, settings.kafka, connection)
     tasks = Counter("floodmark_tasks_dispatched", "Tasks given out", ["view", "lane"], registry=runtime.metrics)
-    stalled = Gauge(
-        "floodmark_view_pinned", "1 while a view stands still", ["view", "condition"], registry=runtime.metrics
-    )
     scheduler = Scheduler(
         ledger=ledger,
         eyes=Eyes(store),
@@ -55,7 +52,7 @@ def build(settings: SchedulerSettings, runtime: Runtime) -> Service:
             live_buckets=own.live_buckets,
             append_buffer_ms=own.append_buffer_ms,
         ),
-        stalls=StallWatch(own.stalled_after_ms, stalled),
+        watch=ViewWatch(own.stalled_after_ms, runtime.metrics),
     )
     pump = wiring.consume(
         runtime,
@@ -130,6 +127,7 @@ class Leading:
             self.scheduler.eyes.look_at_everything()
         elif self._leads and not leads:
             log.info("leadership_lost")
+            self.scheduler.watch.forget_all_but(())  # who leads now says how they stand
         self._leads = leads
         if leads:
             self.scheduler.cycle()

@@ -19,8 +19,8 @@ from floodmark.core.ports import Clock
 from floodmark.core.scheduling import (
     Lane,
     Revert,
-    admits_a_bucket,
     append_cutoff_ms,
+    behind_ms,
     fair,
     lane_of,
     oldest_cause_first,
@@ -34,7 +34,7 @@ from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.registry import WindowSource
 from floodmark_scheduler.eyes import Eyes, SeenView
 from floodmark_scheduler.sending import Task, TaskSender
-from floodmark_scheduler.stalls import StallWatch
+from floodmark_scheduler.watch import ViewWatch
 
 log = structlog.get_logger()
 
@@ -73,7 +73,7 @@ class Scheduler:
     alive: Callable[[str], set[str]]
     policy: Policy
     lanes: LanePlan
-    stalls: StallWatch
+    watch: ViewWatch
 
     def cycle(self) -> int:
         """One look at everything that changed. Returns how many tasks were given out."""
@@ -82,7 +82,7 @@ class Scheduler:
         alive = self.alive("worker") | self.alive("scheduler")
         free = self._free(alive)
         queues: dict[Lane, list[list[Wanted]]] = {lane: [] for lane in Lane}
-        self.stalls.forget_all_but(self.eyes.views)
+        self.watch.forget_all_but(self.eyes.views)
         for name, view in list(self.eyes.views.items()):
             by_lane: dict[Lane, list[Wanted]] = {lane: [] for lane in Lane}
             try:
@@ -117,12 +117,12 @@ class Scheduler:
         header = view.header
         table = self.eyes.tables.get(header.definition.table)
         if table is None or header.status is ViewStatus.PAUSED:
-            self.stalls.forget(header.definition.name)
+            self.watch.forget(header.definition.name)
             return
         now_ms = self.clock.now_ms()
         cutoff_ms = append_cutoff_ms(table, now_ms=now_ms, buffer_ms=self.lanes.append_buffer_ms)
         stale, records = view.stale(), view.dispatched()
-        self.stalls.observe(header, records, cutoff_ms=cutoff_ms, now_ms=now_ms)
+        self.watch.observe(header, stale, records, cutoff_ms=cutoff_ms, now_ms=now_ms)
         starts = [*oldest_cause_first(stale), *self._vacant(view, cutoff_ms, sum(free.values()) + len(records))]
         for start_ms in starts:
             record, entry = records.get(start_ms), stale.get(start_ms)
@@ -140,7 +140,7 @@ class Scheduler:
 
     def _vacant(self, view: SeenView, cutoff_ms: int | None, most: int) -> list[int]:
         """VACANT buckets to append: the newest few for the live lane, then from the watermark on."""
-        if cutoff_ms is None or not admits_a_bucket(view.header, cutoff_ms):
+        if cutoff_ms is None or not behind_ms(view.header, cutoff_ms):
             return []
         newest = vacant_starts(view.header, view.exists, cutoff_ms, newest_first=True)
         oldest = vacant_starts(view.header, view.exists, cutoff_ms, newest_first=False)

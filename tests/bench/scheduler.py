@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from floodmark.bus.ports import Outgoing
 from floodmark.core.buckets import Cause, DataFile, Entry, State
@@ -30,7 +30,7 @@ from floodmark.ledger.zookeeper import ZooKeeperStore
 from floodmark_scheduler.cycle import LanePlan, Scheduler
 from floodmark_scheduler.eyes import Eyes
 from floodmark_scheduler.sending import TaskSender
-from floodmark_scheduler.stalls import StallWatch
+from floodmark_scheduler.watch import ViewWatch
 from tests.bench.harness.figures import AtMost, Measurement, Reported, Run, figure, interleaved_ratio
 from tests.bench.harness.servers import zookeeper_session
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW
@@ -72,7 +72,7 @@ class Bench:
             alive=lambda _service: {"bench"},
             policy=Policy(unclaimed_max_ms=24 * HOUR_MS),  # nobody takes these tasks, and none is to be given out twice
             lanes=LanePlan(dict.fromkeys(Lane, 10_000), live_buckets=4, append_buffer_ms=0),
-            stalls=StallWatch(60_000, Gauge("pinned", "bench", ["view", "condition"], registry=CollectorRegistry())),
+            watch=ViewWatch(60_000, CollectorRegistry()),
         )
 
     def set_up(self) -> None:

@@ -4,9 +4,11 @@ import pytest
 
 from floodmark.contracts.messages import BuildBucket
 from floodmark.core.dispatch import Policy
+from floodmark.core.intervals import Interval
 from floodmark.core.registry import Put
+from floodmark_scheduler.watch import CONDITIONS
 from tests.support.eventually import eventually, never
-from tests.support.ledger_kit import HOUR_MS, segment
+from tests.support.ledger_kit import HOUR_MS, cause, segment
 from tests.support.pipeline import Pipeline
 from tests.support.service_process import ServiceUnderTest, new_table
 from tests.support.task_reader import TaskReader
@@ -31,7 +33,7 @@ def pinned(scheduler: ServiceUnderTest, view: str) -> set[str]:
     """The conditions that the metrics page shows for this view."""
     lines = scheduler.ask("/metrics")[1].splitlines()
     mine = [line for line in lines if line.startswith("floodmark_view_pinned{") and f'view="{view}"' in line]
-    return {c for c in ("stalled", "frozen") for line in mine if f'condition="{c}"' in line and line.endswith(" 1.0")}
+    return {c for c in CONDITIONS for line in mine if f'condition="{c}"' in line and line.endswith(" 1.0")}
 
 
 def await_tasks(reader: TaskReader, view: str, count: int) -> list[BuildBucket]:
@@ -57,6 +59,22 @@ def test_a_view_that_does_not_follow_its_input_is_stalled_until_it_moves(
     pipeline.work([first])
     scheduler.await_event("view_moved_on", view=view)
     assert pinned(scheduler, view) == set()
+
+
+@pytest.mark.scenario("E4")
+def test_a_stale_bucket_that_no_worker_takes_is_reported_wherever_it_lies(
+    pipeline: Pipeline, scheduler: ServiceUnderTest, reader: TaskReader, view: str
+) -> None:
+    """The watermark is where it should be, so it tells nothing. Workers that do not hear their tasks look like this."""
+    pipeline.work(await_tasks(reader, view, 3))
+    eventually(lambda: pinned(scheduler, view) == set(), what="the view is free")
+    pipeline.ledger.registry.apply(view, [Put(segment("b", 1, 2))])
+    pipeline.ledger.views.mark_stale(view, [Interval(HOUR_MS, 2 * HOUR_MS)], cause())
+    eventually(lambda: pinned(scheduler, view) == {"stalled"}, what="the view is stalled")
+    event = scheduler.events("view_stalled", view=view)[-1]
+    assert (event["bucket_ms"], event["progress"], event["worker"]) == (HOUR_MS, "offered", "")
+    pipeline.work([t for t in await_tasks(reader, view, 4) if t.mode == "OVERWRITE"])
+    eventually(lambda: pinned(scheduler, view) == set(), what="the view is free")
 
 
 @pytest.mark.scenario("E4")

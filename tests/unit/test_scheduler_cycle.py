@@ -1,154 +1,22 @@
 """The scheduler's cycle and its eyes, on a store in memory whose watches fire at once."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
 
-from floodmark.bus.ports import Outgoing
-from floodmark.contracts.envelope import decode
-from floodmark.contracts.messages import BuildBucket
-from floodmark.contracts.topics import TASKS
 from floodmark.core.buckets import BucketGrid, Entry, State
-from floodmark.core.dispatch import Policy, Progress, Record
+from floodmark.core.dispatch import Progress
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, SessionLost, Unavailable
 from floodmark.core.intervals import Interval
 from floodmark.core.scheduling import Lane
 from floodmark.core.tables import ViewStatus
 from floodmark.ledger import codec, paths
-from floodmark.ledger.leadership import alive
-from floodmark.ledger.store import Answer, Committed, Conflicted, Create, Node, Op, Set
-from floodmark_scheduler.cycle import LANE_TURN_MS, LanePlan, Scheduler
+from floodmark.ledger.store import Create, Set
+from floodmark_scheduler.cycle import LANE_TURN_MS, LanePlan
 from floodmark_scheduler.eyes import Eyes
-from floodmark_scheduler.sending import TaskSender
-from floodmark_scheduler.stalls import StallWatch
-from tests.support.bus_doubles import FrozenClock
-from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, cause, segment
-from tests.support.memory_store import MemoryStore
-
-LONG_AFTER_MS = 1_000_000 * HOUR_MS
-POLICY = Policy(tries_max=2, backoff_first_ms=1_000, backoff_cap_ms=1_000, unclaimed_max_ms=60_000, deaths_max=2)
-
-
-@dataclass
-class CountedStore(MemoryStore):
-    """Counts reads, and may act before a write or lose one to a rival."""
-
-    reads: list[str] = field(default_factory=list)
-    round_trips: int = 0
-    """Reads and writes that nobody else's are under way with."""
-    before_commit: Callable[[], None] = lambda: None
-    refuses: Callable[[Sequence[Op]], bool] = lambda _ops: False
-    away: bool = False
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def read_watched(self, wanted: Sequence[str], on_change: Callable[[str], None]) -> list[Node | None]:
-        if self.away:
-            raise Unavailable("the store is away")
-        self.reads += wanted
-        self.round_trips += 1
-        return super().read_watched(wanted, on_change)
-
-    def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
-        self.round_trips += 1
-        return super().read_many(wanted)
-
-    def commit_many(self, writes: Sequence[Sequence[Op]]) -> list[Answer]:
-        self.round_trips += 1
-        return super().commit_many(writes)
-
-    def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
-        self.before_commit()
-        return Conflicted(ops[0]) if self.refuses(ops) else super().commit(ops)
-
-
-@dataclass
-class KeepingPublisher:
-    sent: list[Outgoing] = field(default_factory=list)
-    fails_with: Exception | None = None
-    refuses: bytes | None = None
-    """Messages that have this in them are too large."""
-
-    def publish(self, messages: Sequence[Outgoing]) -> None:
-        if self.fails_with:
-            raise self.fails_with
-        if self.refuses and any(self.refuses in message.value for message in messages):
-            raise InvalidInput("too-large", "a message is too large")
-        self.sent += messages
-
-
-@dataclass
-class Office:
-    """A scheduler, and short words for what happens around it. Buckets are hours."""
-
-    store: CountedStore = field(default_factory=CountedStore)
-    clock: FrozenClock = field(default_factory=lambda: FrozenClock(LONG_AFTER_MS))
-    instance: str = "s1"
-
-    def __post_init__(self) -> None:
-        self.kit = Kit(self.store, clock=self.clock)
-        self.publisher = KeepingPublisher()
-        self.gauge = Gauge("pinned", "test", ["view", "condition"], registry=CollectorRegistry())
-        if self.store.read(f"{paths.SERVICES}/worker") is None:
-            self.store.commit([Create(f"{paths.SERVICES}/{service}", b"") for service in ("worker", "scheduler")])
-        self.lives("scheduler", self.instance)
-        self.scheduler = Scheduler(
-            ledger=self.kit.ledger,
-            eyes=Eyes(self.store),
-            sender=TaskSender(self.publisher, self.clock),
-            clock=self.clock,
-            instance=self.instance,
-            alive=lambda service: alive(self.store, service),
-            policy=POLICY,
-            lanes=LanePlan(dict.fromkeys(Lane, 100), live_buckets=2, append_buffer_ms=0),
-            stalls=StallWatch(60_000, self.gauge),
-        )
-
-    def lives(self, service: str, instance: str) -> None:
-        self.store.commit([Create(f"{paths.SERVICES}/{service}/{instance}", b"")])
-
-    def built(self, *hours: int) -> None:
-        """A table with a segment for each of these hours, and a view built from it."""
-        self.kit.set_up()
-        self.kit.put(*(segment(f"s{h}", h, h + 1) for h in hours))
-        self.kit.commit(*(self.kit.build(h) for h in hours))
-
-    def cycle(self) -> list[tuple[int, str]]:
-        """Hour and mode of the tasks this cycle sent."""
-        before = len(self.publisher.sent)
-        self.scheduler.cycle()
-        return [(t.bucket_start_ms // HOUR_MS, t.mode) for t in self.tasks()[before:]]
-
-    def tasks(self) -> list[BuildBucket]:
-        found = [decode(TASKS.name, o.value, list(o.headers), "here").message for o in self.publisher.sent]
-        return [m for m in found if isinstance(m, BuildBucket)]
-
-    def record(self, hour: int) -> Record | None:
-        return self.kit.ledger.dispatch.records(VIEW.name).get(hour * HOUR_MS)
-
-    def progress(self, hour: int) -> Progress | None:
-        record = self.record(hour)
-        return None if record is None else record.progress
-
-    def claim(self, hour: int, worker: str) -> None:
-        record = self.record(hour)
-        assert record is not None
-        assert self.kit.ledger.dispatch.claim(self.kit.header, hour * HOUR_MS, task_id=record.task_id, worker=worker)
-
-    def fail(self, hour: int, *, frozen: bool = False) -> None:
-        record = self.record(hour)
-        assert record is not None
-        self.kit.ledger.dispatch.fail(
-            self.kit.header, hour * HOUR_MS, task_id=record.task_id, error="boom", policy=POLICY, frozen=frozen
-        )
-
-    def pinned(self) -> set[str]:
-        samples = next(iter(self.gauge.collect())).samples
-        return {s.labels["condition"] for s in samples if s.value}
+from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, cause, segment
+from tests.support.scheduler_office import Office
 
 
 @pytest.fixture
@@ -575,44 +443,4 @@ def test_a_dropped_view_is_forgotten_and_its_gauge_falls(office: Office) -> None
     office.kit.ledger.views.drop(VIEW.name)
     office.cycle()
     assert office.scheduler.eyes.views == {}
-    assert office.pinned() == set()
-
-
-# -- stalls --------------------------------------------------------------------------------------------------------
-
-
-def test_a_frozen_bucket_below_the_watermark_is_reported_too(office: Office) -> None:
-    """It pins no watermark, and yet the view cannot follow its input there (INV-9). Trying again does not hide it."""
-    office.built(0, 1)
-    office.kit.put(segment("s0", 0, 1, crc=9))
-    office.kit.mark(0)
-    office.cycle()
-    office.fail(0, frozen=True)
-    office.cycle()
-    assert office.pinned() == {"frozen"}
-    office.clock.sleep_ms(1_000)
-    assert office.cycle() == [(0, "OVERWRITE")]
-    office.cycle()
-    assert office.pinned() == {"frozen"}
-    office.kit.refresh(0)
-    office.cycle()
-    office.cycle()
-    assert office.pinned() == set()
-
-
-def test_a_view_that_moves_however_slowly_is_not_stalled(office: Office) -> None:
-    """The time counts from the last move of the watermark."""
-    office.kit.set_up()
-    office.kit.put(segment("a", 0, 10))
-    office.cycle()
-    for hour in range(9):
-        office.clock.sleep_ms(40_000)
-        office.kit.append(hour)
-        office.cycle()
-        assert office.pinned() == set()
-    office.clock.sleep_ms(60_000)
-    office.cycle()
-    assert office.pinned() == {"stalled"}
-    office.kit.append(9)
-    office.cycle()
     assert office.pinned() == set()

@@ -9,8 +9,8 @@ from floodmark.core.fingerprint import EMPTY, Fingerprint
 from floodmark.core.scheduling import (
     Lane,
     Revert,
-    admits_a_bucket,
     append_cutoff_ms,
+    behind_ms,
     fair,
     lane_of,
     oldest_cause_first,
@@ -64,10 +64,16 @@ def test_the_cutoff_follows_the_data_and_not_the_clock() -> None:
     assert append_cutoff_ms(table, now_ms=1_000 * HOUR_MS, buffer_ms=0) == 5 * HOUR_MS
     assert append_cutoff_ms(table, now_ms=5 * HOUR_MS, buffer_ms=HOUR_MS) == 4 * HOUR_MS
     assert append_cutoff_ms(replace(table, max_last_ms=None), now_ms=1_000 * HOUR_MS, buffer_ms=0) is None
-    assert admits_a_bucket(view(4), 5 * HOUR_MS)
-    assert not admits_a_bucket(view(5), 5 * HOUR_MS)
-    assert not admits_a_bucket(view(4), 5 * HOUR_MS - 1)
-    assert not admits_a_bucket(view(4), None)
+
+
+def test_a_view_is_behind_by_the_whole_buckets_that_the_cutoff_admits() -> None:
+    """Data that fills no bucket yet is nothing to wait for."""
+    assert behind_ms(view(4), 5 * HOUR_MS) == HOUR_MS
+    assert behind_ms(view(4), 7 * HOUR_MS + 1) == 3 * HOUR_MS
+    assert behind_ms(view(4), 5 * HOUR_MS - 1) == 0
+    assert behind_ms(view(5), 5 * HOUR_MS) == 0
+    assert behind_ms(view(5), 4 * HOUR_MS) == 0
+    assert behind_ms(view(4), None) == 0
 
 
 def test_vacant_buckets_are_found_from_both_ends() -> None:

@@ -53,11 +53,11 @@ def append_cutoff_ms(table: TableHeader, *, now_ms: int, buffer_ms: int) -> int 
     return min(now_ms - buffer_ms, table.max_last_ms + 1)
 
 
-def admits_a_bucket(view: ViewHeader, cutoff_ms: int | None) -> bool:
-    """Whether the cutoff lets any bucket at or past the watermark be appended."""
+def behind_ms(view: ViewHeader, cutoff_ms: int | None) -> int:
+    """How far the watermark could move: to the end of the last bucket that the cutoff lets be appended."""
     if view.watermark_ms is None or cutoff_ms is None:
-        return False
-    return view.watermark_ms + view.definition.bucket_ms <= cutoff_ms
+        return 0
+    return max(0, view.definition.grid.start_of(cutoff_ms) - view.watermark_ms)
 
 
 def vacant_starts(
@@ -85,12 +85,12 @@ def task_id(incarnation: str, start_ms: int, mode: Mode, source: Fingerprint) ->
 
 def oldest_cause_first(entries: Mapping[int, Entry]) -> list[int]:
     """STALE buckets in the order they are owed."""
+    return sorted(entries, key=lambda start_ms: (owed_since_ms(entries[start_ms]), start_ms))
 
-    def owed_since(start_ms: int) -> tuple[int, int]:
-        cause = entries[start_ms].cause
-        return (cause.marked_at_ms if cause else 0, start_ms)
 
-    return sorted(entries, key=owed_since)
+def owed_since_ms(entry: Entry) -> int:
+    """When a STALE bucket was marked. It keeps its first cause until it is VALID."""
+    return entry.cause.marked_at_ms if entry.cause else 0
 
 
 def fair(queues: Iterable[Sequence[T]]) -> Iterator[T]:
