@@ -3,7 +3,6 @@
 A session of its own keeps the names of one query from another's; all of them share the one warm Spark.
 """
 
-import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from floodmark.core.errors import InvalidInput
 from floodmark.parquet.lake import Lake
 from floodmark.query.plan import Kind, QueryPlan, Source, SourceFile
+from floodmark.spark.complaints import complaint
 from floodmark.spark.files import files_frame
 from floodmark.spark.output import quoted
 from floodmark.spark.reading import ReadCounts, base_schema, counts_of, view_schema, within
@@ -41,8 +41,6 @@ FRAMES_KEPT_MAX = 16
 
 _FILES_GONE = ("PATH_NOT_FOUND", "FAILED_READ_FILE", "FileNotFoundException", "FILE_NOT_EXIST")
 _TOO_LARGE = "maxResultSize"
-_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*\] .*")
-_SAID_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +192,12 @@ def _check_sizes(plan: QueryPlan, read: ReadCounts) -> None:
 
 
 def told(text: str) -> Exception:
-    """What Spark complains of, as what the asker may do next. What fails in a task comes with the whole stack."""
-    condition = _CONDITION.search(text)
-    said = condition[0] if condition else text.strip().partition("\n")[0]
+    """What Spark complains of, as what the asker may do next."""
     if any(word in text for word in _FILES_GONE):
-        return FilesVanished(said[:_SAID_MAX])
+        return FilesVanished(complaint(text))
     if _TOO_LARGE in text:
         return _too_many(None)
-    return InvalidInput("query-failed", f"Spark cannot run the query: {said[:_SAID_MAX]}")
+    return InvalidInput("query-failed", f"Spark cannot run the query: {complaint(text)}")
 
 
 def _too_many(rows_max: int | None) -> InvalidInput:

@@ -32,6 +32,7 @@ from floodmark.core.transitions import Build, Mode, Source
 from floodmark.ledger.dispatch import Failure
 from floodmark.ledger.holds import HoldKeeper
 from floodmark.ledger.ledger import Ledger
+from floodmark.spark.complaints import complaint
 from floodmark.spark.materialization import Built
 from floodmark_worker.attempts import Attempt, Ending, Step, by_bytes, segments_of
 from floodmark_worker.claims import Claims
@@ -210,7 +211,11 @@ class _Run:
             self._commit(header, part, built, keeper)
 
     def _computed(self, header: ViewHeader, part: dict[int, Attempt], keeper: HoldKeeper) -> Built:
-        """Compute the buckets whose inputs are what was registered, before and after they were read."""
+        """Compute the buckets whose inputs are what was registered, before and after they were read.
+
+        A file that changed or went while it was read is why a job failed, whatever Spark says of it: its buckets are
+        frozen, or have another source by now, and the others are built without it.
+        """
         view = self.tools.views.of(header)
         checked = view.inputs.look(segments_of(part.values()))
         self._freeze(header, part, checked.faults, keeper)
@@ -219,12 +224,14 @@ class _Run:
             return NOTHING_BUILT  # a bucket without a source needs no computation
         self.tools.reached(Step.READING)
         segments = segments_of(part.values())
-        built = view.build(segments, full, lane=next(iter(part.values())).task.lane)
+        built = _tried(lambda: view.build(segments, full, lane=next(iter(part.values())).task.lane))
         changed = view.inputs.changed_since(segments, checked)
         self._freeze(header, part, changed, keeper)
-        if changed and part:
+        if changed:
             # SUBTLE: the files were read together, so a changed one may have rows in buckets that do not name it.
             return self._computed(header, part, keeper)
+        if isinstance(built, Exception):
+            raise built
         self.tools.reached(Step.WRITTEN)
         return built
 
@@ -232,12 +239,12 @@ class _Run:
         self, header: ViewHeader, part: Mapping[int, Attempt], keeper: HoldKeeper, error: Exception
     ) -> None:
         if len(part) > 1:
-            log.warning("batch_split", view=self.view, buckets=len(part), error=_first_line(error))
+            log.warning("batch_split", view=self.view, buckets=len(part), error=_told(error))
             attempts = list(part.values())
             for half in (attempts[: len(attempts) // 2], attempts[len(attempts) // 2 :]):
                 self._build(header, {a.start_ms: a for a in half}, keeper)
             return
-        ending = Ending("failed", _first_line(error), rule=type(error).__name__, object=self.view)
+        ending = Ending("failed", _told(error), rule=type(error).__name__, object=self.view)
         self._end(header, dict.fromkeys(part, ending))
 
     def _freeze(
@@ -320,6 +327,13 @@ def _unless_dropped(look: Callable[[], T]) -> T | None:
         return None
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:1000]
+def _tried(build: Callable[[], Built]) -> Built | Exception:
+    """What was built, or what it failed with."""
+    try:
+        return build()
+    except Exception as error:
+        return error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {complaint(str(error))}"

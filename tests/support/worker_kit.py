@@ -53,6 +53,8 @@ class PlayedView:
 
     faults: dict[str, str] = field(default_factory=dict)
     faults_after: dict[str, str] = field(default_factory=dict)
+    fails_with: Exception | None = None
+    """What Spark says when it meets one of `faults_after`; None when it does not notice."""
     poison: set[int] = field(default_factory=set)
     during_build: Callable[[], None] = lambda: None
     built: list[list[int]] = field(default_factory=list)
@@ -79,6 +81,8 @@ class PlayedView:
         if self.poison & set(hours):
             raise ValueError(f"cannot compute {self.poison & set(hours)}")
         self.during_build()
+        if self.fails_with is not None and not self.faults_after.keys().isdisjoint(s.name for s in segments):
+            raise self.fails_with
         present = [s.name for s in segments if s.name not in self.faults]
         files = {}
         for start, attempt in attempts.items():

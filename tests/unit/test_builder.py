@@ -232,6 +232,30 @@ def test_what_was_read_beside_a_file_that_changed_is_built_again_without_it(benc
     assert bench.view.built == [[0, 1], [1]]
 
 
+def test_a_job_that_failed_over_a_file_that_changed_freezes_its_buckets_and_no_other(bench: Bench) -> None:
+    """INV-9, INV-14: it says which file, whatever Spark says, and does not use up the tries of a bucket that fails. The
+    others are built together: halving the batch would find out again what is known."""
+    bench.kit.put(*(segment(f"s{hour}", hour, hour + 1) for hour in range(8)))
+    bench.view.faults_after = {"s5": "the file is missing"}
+    bench.view.fails_with = RuntimeError("An error occurred while calling o1768.getResult.")
+    appends(bench, *range(8))
+    assert bench.outcomes() == dict.fromkeys(range(8), "committed") | {5: "frozen"}
+    assert bench.view.built == [[*range(8)], [0, 1, 2, 3, 4, 6, 7]]
+    record = bench.kit.ledger.dispatch.records("rides_hourly")[5 * HOUR_MS]
+    assert (record.frozen, "s5.parquet" in record.error) == (True, True)
+
+
+def test_a_job_that_failed_over_a_file_that_was_replaced_has_not_failed(bench: Bench) -> None:
+    """The registry has the new one: the task is superseded, and the next one has its own tries."""
+    bench.kit.put(segment("s0", 0, 1))
+    bench.view.during_build = lambda: bench.kit.put(segment("s0", 0, 1, crc=2))
+    bench.view.faults_after = {"s0": "it changed while it was read"}
+    bench.view.fails_with = RuntimeError("An error occurred while calling o1768.getResult.")
+    appends(bench, 0)
+    assert bench.outcomes() == {0: "superseded"}
+    assert records(bench) == {}
+
+
 def test_a_fault_in_what_the_registry_no_longer_names_is_no_fault(bench: Bench) -> None:
     bench.kit.put(segment("s0", 0, 1))
     bench.view.during_build = lambda: bench.kit.put(segment("s0", 0, 1, crc=2))
