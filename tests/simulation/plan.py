@@ -4,6 +4,7 @@ An act is a change of the base table, a word from a person, or something that go
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.simulation.files import Row
@@ -64,6 +65,7 @@ def drawn(seed: int) -> Plan:
     acts = _changes(chance, start_ms) + _words(chance, start_ms)
     if stormy:
         acts += _storms(chance, scanned=scanned)
+    acts += _moves_while_cut_off(random.Random(f"moves/{seed}"), acts)
     return Plan(
         seed=seed,
         start_ms=start_ms,
@@ -166,3 +168,14 @@ def _storms(chance: random.Random, *, scanned: bool) -> list[Act]:
         if subject == "tasks.v1" and chance.random() < 0.5:  # and with it those who had read from it
             acts += [Act(at_ms + chance.randint(0, 300), "crash", f"worker-{n}") for n in (1, 2)]
     return acts
+
+
+def _moves_while_cut_off(chance: random.Random, acts: Sequence[Act]) -> list[Act]:
+    """Partitions that go, and often come back, while whoever reads them stands still for want of the store."""
+    moves = []
+    for cut in (act for act in acts if act.kind == "cut store" and act.subject.startswith(("consistency", "worker"))):
+        service, half_ms = cut.subject.partition("-")[0], cut.number // 2
+        for earliest_ms in (cut.at_ms, cut.at_ms + half_ms):
+            if chance.random() < 0.8:
+                moves.append(Act(earliest_ms + chance.randint(0, half_ms), "rebalance", service))
+    return moves
