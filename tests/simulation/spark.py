@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from floodmark.core.bucket_files import path_of
 from floodmark.core.buckets import DataFile
 from floodmark.core.segments import Segment
 from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader
@@ -72,7 +73,7 @@ class SimViewBuilder:
     def _written(
         self, view: ViewDefinition, start_ms: int, attempt: str, answer: Sequence[Row]
     ) -> tuple[DataFile, ...]:
-        path, content = f"{start_ms}/{attempt}-0.parquet", encoded(answer)
+        path, content = path_of(start_ms, attempt, 0), encoded(answer)
         _ = self._life.hub.running  # a dead process writes nothing
         self._disk.put(view.location, path, content)
         self._disk.attempts[attempt] = self._header.incarnation

@@ -20,16 +20,13 @@ So a file is dead only from a moment at which its writer's hold was seen to be g
 From then on it stays unnamed for ever, and whoever found it in an entry took a hold before.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from floodmark.core.bucket_files import parsed
 from floodmark.core.segments import Segment
-
-_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_ATTEMPT_FILE = re.compile(rf"(0|-?[1-9][0-9]{{0,17}})/({_UUID})-(?:0|[1-9][0-9]{{0,8}})\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +91,9 @@ class Verdict:
 
 
 def attempt_file(path: str, *, size: int, modified_at_ms: int) -> AttemptFile | None:
-    """None for whatever does not have exactly the form `START_MS/ATTEMPT-N.parquet`: it is none of our business."""
-    match = _ATTEMPT_FILE.fullmatch(path)
-    return match and AttemptFile(path, int(match[1]), match[2], size, modified_at_ms)
+    """None for whatever is not named as an attempt names its files: it is none of our business."""
+    named = parsed(path)
+    return named and AttemptFile(path, named.start_ms, named.attempt_id, size, modified_at_ms)
 
 
 def sighted(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from floodmark.core.bucket_files import path_of
 from floodmark.core.buckets import DataFile
 from floodmark.parquet.lake import Lake
 
@@ -13,17 +14,12 @@ ROWS_PER_FILE_MAX = 8 * ROWS_PER_GROUP
 """A bucket with more rows has several files, each of a size that engines like to read."""
 
 
-def file_name(start_ms: int, attempt_id: str, number: int) -> str:
-    """Named by bucket and attempt: no two attempts ever write the same file."""
-    return f"{start_ms}/{attempt_id}-{number}.parquet"
-
-
 def write_bucket(
     lake: Lake, start_ms: int, attempt_id: str, rows: pa.Table, *, first_number: int = 0
 ) -> tuple[DataFile, ...]:
     """Write rows of one bucket, in the order they have. No rows, no file."""
     parts = enumerate(_parts(rows), first_number)
-    return tuple(_write(lake, file_name(start_ms, attempt_id, number), part) for number, part in parts)
+    return tuple(_write(lake, path_of(start_ms, attempt_id, number), part) for number, part in parts)
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.Table]:
