@@ -22,6 +22,8 @@ from floodmark.service import wiring
 from floodmark.service.chores import Chore, Chores
 from floodmark.service.runner import Runtime, Service
 from floodmark.service.settings import KafkaSettings
+from floodmark.service.stop import ExitCode, StopToken
+from floodmark.spark.liveness import Liveness
 from floodmark.spark.materialization import stored_schema
 from floodmark.spark.session import open_session
 from floodmark.sql.definition import analyze
@@ -40,6 +42,7 @@ log = structlog.get_logger()
 
 STEP_MS = 100
 TEND_EVERY_MS = 500
+LOOK_AT_SPARK_EVERY_MS = 1_000
 DRAIN_TURN_MS = 50
 
 
@@ -55,7 +58,9 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
         ledger.registry, ledger.holds, pictures, runtime.clock, reader=runtime.instance, hold_ms=own.hold_ttl_ms
     )
     runtime.resources.callback(desk.close)
-    execution = Execution(spark)
+    liveness = Liveness(spark)
+    runtime.health.require("spark", liveness.lost)
+    execution = Execution(spark, liveness)
     if settings.spark.master.startswith("local"):  # executors elsewhere do not see files of this machine
         warm_up(execution)
     queries = Queries(
@@ -75,7 +80,8 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
             bucket_ms=view.bucket_ms,
             columns=columns,
         )
-        return [(f.name, f.dataType.simpleString()) for f in stored_schema(spark, definition, columns)]
+        with liveness.required():
+            return [(f.name, f.dataType.simpleString()) for f in stored_schema(spark, definition, columns)]
 
     def make_id() -> str:
         return new_id(runtime.randomness)
@@ -106,8 +112,13 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
     runtime.health.require("queries", queries.trouble)
     not_ended = Gauge("floodmark_queries_not_ended", "Queries stopped that still hold a slot", registry=runtime.metrics)
     not_ended.set_function(queries.not_ended)
-    chores = [Chore("look at views and holds", desk.tend, TEND_EVERY_MS)]
-    return Broker(queries, Chores(wiring.thread_pool(runtime, threads_max=1), runtime.clock, chores), runtime.clock)
+    chores = [
+        Chore("look at views and holds", desk.tend, TEND_EVERY_MS),
+        Chore("look at spark", liveness.look, LOOK_AT_SPARK_EVERY_MS),
+    ]
+    # One thread for each: a JVM that is slow to answer does not keep holds from being renewed.
+    doing = Chores(wiring.thread_pool(runtime, threads_max=len(chores)), runtime.clock, chores)
+    return Broker(queries, doing, liveness, runtime.stop, runtime.clock)
 
 
 @dataclass(slots=True)
@@ -148,9 +159,14 @@ class Broker:
 
     queries: Queries
     chores: Chores
+    liveness: Liveness
+    stop: StopToken
     clock: Clock
 
     def step(self) -> int:
+        if why := self.liveness.lost():
+            self.stop.request(f"spark is gone: {why}", ExitCode.ENGINE_LOST)
+            return 0
         self.chores.step()
         return STEP_MS
 

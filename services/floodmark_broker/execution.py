@@ -5,7 +5,7 @@ A session of its own keeps the names of one query from another's; all of them sh
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -14,11 +14,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from floodmark.core.errors import InvalidInput
+from floodmark.core.errors import EngineLost, InvalidInput
 from floodmark.parquet.lake import Lake
 from floodmark.query.plan import Kind, QueryPlan, Source, SourceFile
 from floodmark.spark.complaints import complaint
 from floodmark.spark.files import files_frame
+from floodmark.spark.liveness import Liveness
 from floodmark.spark.output import quoted
 from floodmark.spark.reading import ReadCounts, base_schema, counts_of, view_schema, within
 from floodmark.spark.session import check_required
@@ -108,13 +109,19 @@ class _Session:
 class Execution:
     """Runs plans, several at once, each on the thread that calls it."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, liveness: Liveness) -> None:
         self._spark = spark
+        self._liveness = liveness
         self._partitions = str(spark.conf.get("spark.sql.shuffle.partitions"))
         self._base_files = BaseFiles()
         self._local = threading.local()
 
     def run(self, plan: QueryPlan, ticket: Ticket, *, rows_max: int) -> Executed:
+        """The rows of a plan. Raises EngineLost when Spark itself is gone, whatever it said on its way out."""
+        with self._liveness.required():
+            return self._run(plan, ticket, rows_max)
+
+    def _run(self, plan: QueryPlan, ticket: Ticket, rows_max: int) -> Executed:
         session = self._session(_Way.of(plan))
         self._spark.sparkContext.setJobGroup(ticket.query_id, ticket.text[:200], interruptOnCancel=True)
         try:
@@ -130,7 +137,8 @@ class Execution:
             raise told(str(error)) from error
 
     def cancel(self, query_id: str) -> None:
-        self._spark.sparkContext.cancelJobGroup(query_id)
+        with suppress(EngineLost), self._liveness.required():  # without Spark it has ended already
+            self._spark.sparkContext.cancelJobGroup(query_id)
 
     def _collected(self, session: SparkSession, plan: QueryPlan, ticket: Ticket, rows_max: int) -> Executed:
         frame = session.sql(plan.sql)

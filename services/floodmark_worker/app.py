@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -11,11 +12,14 @@ from floodmark.bus.pump import Pump, PumpLimits
 from floodmark.contracts.envelope import Envelope
 from floodmark.contracts.topics import TASKS
 from floodmark.core.dispatch import Policy
+from floodmark.core.errors import EngineLost
 from floodmark.core.ports import Clock
 from floodmark.ledger.ledger import open_ledger
 from floodmark.service import wiring
 from floodmark.service.chores import Chore, Chores
 from floodmark.service.runner import Runtime, Service
+from floodmark.service.stop import ExitCode, StopToken
+from floodmark.spark.liveness import Liveness
 from floodmark.spark.session import open_session, warm_up
 from floodmark_worker.builder import Tools, run
 from floodmark_worker.claims import Claims
@@ -27,6 +31,7 @@ from floodmark_worker.views import ViewBuilders
 log = structlog.get_logger()
 
 GIVE_BACK_EVERY_MS = 1_000
+LOOK_AT_SPARK_EVERY_MS = 1_000
 DRAIN_TURN_MS = 50
 DRAIN_LOOK_MS = 5
 """Jobs may run whose records are no longer ours: then the pump has nothing to wait for, and we look now and then."""
@@ -40,6 +45,8 @@ def build(settings: WorkerSettings, runtime: Runtime, reached: Callable[[str], N
         {"spark.master": settings.spark.master, **settings.spark.options}, name=f"floodmark worker {runtime.instance}"
     )
     warm_up(spark)
+    liveness = Liveness(spark)
+    runtime.health.require("spark", liveness.lost)
     log.info("spark_started", master=spark.sparkContext.master, version=spark.version)
     ledger = open_ledger(runtime.session, clock=runtime.clock, randomness=runtime.randomness)
     connection = wiring.kafka_connection(runtime, settings.kafka)
@@ -49,11 +56,14 @@ def build(settings: WorkerSettings, runtime: Runtime, reached: Callable[[str], N
     runtime.resources.callback(looks.shutdown, wait=False, cancel_futures=True)
     stopping = Stopping()
     claims = Claims(ledger.dispatch, runtime.instance)
-    chore = Chore("give back claims", claims.give_back, GIVE_BACK_EVERY_MS)
+    chores = [
+        Chore("give back claims", claims.give_back, GIVE_BACK_EVERY_MS),
+        Chore("look at spark", liveness.look, LOOK_AT_SPARK_EVERY_MS),
+    ]
     tools = Tools(
         ledger=ledger,
         claims=claims,
-        views=ViewBuilders(spark, ledger, looks, by_content=own.verify == "content"),
+        views=ViewBuilders(spark, liveness, ledger, looks, by_content=own.verify == "content"),
         reporter=Reporter(publisher, runtime.clock, runtime.metrics),
         clock=runtime.clock,
         randomness=runtime.randomness,
@@ -87,8 +97,9 @@ def build(settings: WorkerSettings, runtime: Runtime, reached: Callable[[str], N
         publisher=publisher,
         limits=PumpLimits(in_flight_max=own.tasks_in_flight_max, busy_poll_ms=5),
     )
-    chores = Chores(wiring.thread_pool(runtime, threads_max=1), runtime.clock, [chore])
-    return Worker(pump, intake, chores, spark, stopping, runtime.clock)
+    # One thread for each: a JVM that is slow to answer does not keep claims from being given back.
+    doing = Chores(wiring.thread_pool(runtime, threads_max=len(chores)), runtime.clock, chores)
+    return Worker(pump, intake, doing, spark, liveness, stopping, runtime.stop, runtime.clock)
 
 
 @dataclass(slots=True)
@@ -104,10 +115,15 @@ class Worker:
     intake: Intake
     chores: Chores
     spark: SparkSession
+    liveness: Liveness
     stopping: Stopping
+    stop: StopToken
     clock: Clock
 
     def step(self) -> int:
+        if why := self.liveness.lost():
+            self.stop.request(f"spark is gone: {why}", ExitCode.ENGINE_LOST)
+            return 0
         wait_ms = self.pump.step()
         self.intake.step()
         self.chores.step()
@@ -118,7 +134,8 @@ class Worker:
         self._wait(deadline_ms)
         if self.intake.running:
             self.stopping.now = True
-            self.spark.sparkContext.cancelAllJobs()
+            with suppress(EngineLost), self.liveness.required():
+                self.spark.sparkContext.cancelAllJobs()
             self._wait(self.clock.monotonic_ms() + CANCEL_WITHIN_MS)
         return self.pump.drain(deadline_ms=0)
 

@@ -5,7 +5,7 @@
     superseded    its input moved on, before or at the commit: the scheduler asks anew
     frozen        an input is missing or not what was registered: nothing committed, told why      INV-9
     failed        the computation failed: backs off, is quarantined in the end
-    (given back)  a server is away, or the process stops: offered again, here or elsewhere
+    (given back)  a server or Spark is away, or the process stops: offered again, here or elsewhere
 
 The order is what keeps it right. The hold comes before anything is listed (INV-11). Inputs are looked at before and
 after they are read. The commit checks source, incarnation and hold in its own write. The dispatch record and the result
@@ -23,7 +23,7 @@ from floodmark.bus.delivery import Delivery
 from floodmark.contracts.envelope import Envelope
 from floodmark.core import tasks
 from floodmark.core.dispatch import Policy
-from floodmark.core.errors import BudgetExhausted, InvalidInput, OutcomeUnknown, Unavailable
+from floodmark.core.errors import BudgetExhausted, EngineLost, InvalidInput, OutcomeUnknown, Unavailable
 from floodmark.core.fingerprint import Fingerprint
 from floodmark.core.ports import Clock, new_id
 from floodmark.core.tables import ViewHeader
@@ -132,6 +132,11 @@ class _Run:
                 self.tools.reached(Step.CLAIMED)
                 for part in by_bytes(list(self.open.values()), self.tools.batch_bytes_max):
                     self._build(header, {a.start_ms: a for a in part}, keeper)
+            except EngineLost:
+                # SUBTLE: their claims stay in our name and end with this process: the scheduler offers them at once,
+                # and counts a death, not a try. Given back, a task that kills every Spark would never end (INV-10).
+                self.claimed = {}
+                raise
             finally:
                 self.tools.claims.let_go(header, self.claimed)
 
@@ -225,6 +230,8 @@ class _Run:
         self.tools.reached(Step.READING)
         segments = segments_of(part.values())
         built = _tried(lambda: view.build(segments, full, lane=next(iter(part.values())).task.lane))
+        if isinstance(built, EngineLost):
+            raise built
         changed = view.inputs.changed_since(segments, checked)
         self._freeze(header, part, changed, keeper)
         if changed:

@@ -10,6 +10,7 @@ from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.inspection import schema_of
 from floodmark.parquet.lake import Lake
+from floodmark.spark.liveness import Liveness
 from floodmark.spark.materialization import Built, Inputs, Materializer
 from floodmark.sql.definition import analyze
 from floodmark_worker.inputs import InputCheck
@@ -20,8 +21,16 @@ VIEWS_KEPT_MAX = 256
 class ViewBuilder:
     """Builds buckets of one view definition."""
 
-    def __init__(self, spark: SparkSession, view: ViewDefinition, table: TableDefinition, inputs: InputCheck) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        liveness: Liveness,
+        view: ViewDefinition,
+        table: TableDefinition,
+        inputs: InputCheck,
+    ) -> None:
         self._spark = spark
+        self._liveness = liveness
         self._view = view
         self._table = table
         self._base = Lake(table.location)
@@ -30,11 +39,13 @@ class ViewBuilder:
         self.inputs = inputs
 
     def build(self, segments: Sequence[Segment], attempts: Mapping[int, str], *, lane: str) -> Built:
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", lane)
+        """The files of some buckets. Raises EngineLost when it is Spark that failed, and not this work."""
         inputs = Inputs(tuple(self._base.uri(s.path) for s in segments), sum(s.rows for s in segments))
-        if self._materializer is None:
-            self._materializer = self._prepared(segments[0])
-        return self._materializer.build(inputs, attempts, self._lake)
+        with self._liveness.required():
+            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", lane)
+            if self._materializer is None:
+                self._materializer = self._prepared(segments[0])
+            return self._materializer.build(inputs, attempts, self._lake)
 
     def _prepared(self, sample: Segment) -> Materializer:
         # A table that was defined before it had a file has no columns; all of its files have the same.
@@ -58,8 +69,11 @@ class ViewBuilder:
 class ViewBuilders:
     """The builders of the views this process has met lately."""
 
-    def __init__(self, spark: SparkSession, ledger: Ledger, threads: Executor, *, by_content: bool) -> None:
+    def __init__(
+        self, spark: SparkSession, liveness: Liveness, ledger: Ledger, threads: Executor, *, by_content: bool
+    ) -> None:
         self._spark = spark
+        self._liveness = liveness
         self._ledger = ledger
         self._threads = threads
         self._by_content = by_content
@@ -76,4 +90,4 @@ class ViewBuilders:
     def _make(self, view: ViewDefinition) -> ViewBuilder:
         table = self._ledger.registry.definition(view.table)
         inputs = InputCheck(Lake(table.location), self._threads, by_content=self._by_content)
-        return ViewBuilder(self._spark, view, table, inputs)
+        return ViewBuilder(self._spark, self._liveness, view, table, inputs)

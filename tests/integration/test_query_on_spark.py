@@ -29,6 +29,7 @@ from floodmark.query.planner import plan
 from floodmark.query.shapes import ViewShape, expression
 from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
 from floodmark.spark.columns import spark_schema
+from floodmark.spark.liveness import Liveness
 from floodmark.spark.materialization import Inputs, Materializer
 from floodmark.spark.reading import RANGES_COMPILED_MAX, within
 from floodmark.spark.session import open_session
@@ -267,7 +268,7 @@ def test_a_file_of_a_view_that_goes_is_missed_although_the_view_was_read_before(
     made = lakeside.plan("SELECT zone, sum(l) AS s FROM trips WHERE t < '1970-01-01 02:00' GROUP BY zone")
     (source,) = made.sources
     assert source.kind is Kind.VIEW
-    execution = Execution(lakeside.spark)
+    execution = Execution(lakeside.spark, Liveness(lakeside.spark))
 
     def rows() -> list[str]:
         return sorted(map(repr, execution.run(made, Ticket("q", made.sql, 0), rows_max=100).rows.to_pylist()))
@@ -284,7 +285,7 @@ def test_a_file_of_a_view_that_goes_is_missed_although_the_view_was_read_before(
 def test_a_small_query_is_one_task(lakeside: Lakeside) -> None:
     """Two files and a few rows: a shuffle, or a task for each file, would take longer than the rows."""
     made = lakeside.plan("SELECT zone, sum(l) AS s FROM trips WHERE t < '1970-01-01 02:00' GROUP BY zone ORDER BY 2")
-    Execution(lakeside.spark).run(made, Ticket("one-task", made.sql, 0), rows_max=100)
+    Execution(lakeside.spark, Liveness(lakeside.spark)).run(made, Ticket("one-task", made.sql, 0), rows_max=100)
     tracker = lakeside.spark.sparkContext.statusTracker()
 
     def tasks() -> list[int]:

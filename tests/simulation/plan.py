@@ -65,6 +65,7 @@ def drawn(seed: int) -> Plan:
     acts = _changes(chance, start_ms) + _words(chance, start_ms)
     if stormy:
         acts += _storms(chance, scanned=scanned)
+        acts += _deaths_of_spark(random.Random(f"spark/{seed}"))
     acts += _moves_while_cut_off(random.Random(f"moves/{seed}"), acts)
     return Plan(
         seed=seed,
@@ -168,6 +169,12 @@ def _storms(chance: random.Random, *, scanned: bool) -> list[Act]:
         if subject == "tasks.v1" and chance.random() < 0.5:  # and with it those who had read from it
             acts += [Act(at_ms + chance.randint(0, 300), "crash", f"worker-{n}") for n in (1, 2)]
     return acts
+
+
+def _deaths_of_spark(chance: random.Random) -> list[Act]:
+    """The engine of a worker dies under it, sometimes that of the next one too."""
+    deaths = chance.choice((0, 0, 0, 1, 1, 2))
+    return [Act(chance.randint(200, HORIZON_MS), "kill spark", f"worker-{chance.randint(1, 2)}") for _ in range(deaths)]
 
 
 def _moves_while_cut_off(chance: random.Random, acts: Sequence[Act]) -> list[Act]:

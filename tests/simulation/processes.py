@@ -30,6 +30,7 @@ from floodmark_ingester.config import IngesterSection, IngesterSettings
 from floodmark_ingester.outbox import Outbox
 from floodmark_janitor.config import JanitorSection, JanitorSettings
 from floodmark_scheduler.config import SchedulerSection, SchedulerSettings
+from floodmark_worker.app import Worker
 from floodmark_worker.config import WorkerSection, WorkerSettings
 from tests.simulation import files, spark
 from tests.simulation.bus import Link, SimBus
@@ -105,6 +106,7 @@ class SimRuntime:
     session: SimSession
     link: Link
     resources: ExitStack
+    stop: SimStop
 
     def __post_init__(self) -> None:
         self.instance = self.life.instance
@@ -162,7 +164,7 @@ class Process:
         link = Link(life, around.bus, around.mishaps)
         link.told_to_stop = self.ask_to_stop
         session.port = SimStore(session, around.mishaps)
-        self.runtime = SimRuntime(self.service, life, session, link, ExitStack())
+        self.runtime = SimRuntime(self.service, life, session, link, ExitStack(), stop)
         around.hub.note(life.instance, "started")
         life.spawn(lambda: self._run(life), "main")
 
@@ -214,6 +216,12 @@ class Process:
         hub.at(hub.now_ms + delay_ms, runtime.session.expire)
         hub.at(hub.now_ms + delay_ms, runtime.link.expel)
         hub.at(hub.now_ms + hub.randomness.randint(*RESTART_MS), self.start)
+
+    def kill_spark(self) -> None:
+        """The engine of a worker dies, and the worker does not."""
+        if self.life and isinstance(self.built, Worker):
+            self.around.hub.note(self.life.instance, "its spark was killed")
+            self.built.spark.die()  # type: ignore[attr-defined]
 
     # -- being ill -----------------------------------------------------------------------------------------------------
 
@@ -315,6 +323,7 @@ def _played(around: Surroundings) -> list[tuple[object, str, object]]:
         (floodmark_scheduler.app, "STANDBY_LOOK_MS", 1_000),
         (floodmark_worker.app, "open_session", lambda _options, *, name: _spark(around)),
         (floodmark_worker.app, "warm_up", lambda _spark: None),
+        (floodmark_worker.app, "Liveness", lambda played: played),
         (floodmark_worker.app, "ViewBuilders", spark.SimViewBuilders),
         (floodmark_worker.app, "ThreadPoolExecutor", lambda count, **_: Pool(hub.running.life, count)),
     ]

@@ -4,11 +4,13 @@ A view is one of two queries, told by its definition's text: the number of rows 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from floodmark.core.bucket_files import path_of
 from floodmark.core.buckets import DataFile
+from floodmark.core.errors import EngineLost
 from floodmark.core.segments import Segment
 from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader
 from floodmark.parquet.lake import Lake
@@ -37,6 +39,7 @@ def evaluated(select: str, rows: Sequence[Row], start_ms: int, end_ms: int) -> l
 
 class SimViewBuilder:
     def __init__(self, spark: "SimSpark", header: ViewHeader, table: TableDefinition, inputs: InputCheck) -> None:
+        self._spark = spark
         self._life = spark.life
         self._disk = spark.disk
         self._mishaps = spark.mishaps
@@ -46,6 +49,10 @@ class SimViewBuilder:
 
     def build(self, segments: Sequence[Segment], attempts: Mapping[int, str], *, lane: str) -> Built:
         """Read every segment, then write the file of each bucket. Anything may happen in between."""
+        with self._spark.required():
+            return self._built(segments, attempts)
+
+    def _built(self, segments: Sequence[Segment], attempts: Mapping[int, str]) -> Built:
         hub, view = self._life.hub, self._header.definition
         self._disk.building()
         if self._mishaps.of_job(self._life):
@@ -55,6 +62,7 @@ class SimViewBuilder:
         files: dict[int, tuple[DataFile, ...]] = {}
         for start_ms, attempt in attempts.items():
             hub.sleep(hub.latency_ms())
+            self._spark.work()
             answer = evaluated(view.select, rows, start_ms, start_ms + view.bucket_ms)
             files[start_ms] = self._written(view, start_ms, attempt, answer) if answer else ()
         return Built(files, len(rows), sum(f.rows for written in files.values() for f in written))
@@ -97,7 +105,7 @@ class SimViewBuilders(ViewBuilders):
 
 
 class SimSpark:
-    """What the worker keeps as its session."""
+    """What the worker keeps as its session, and asks whether it lives. Dead, it fails whatever is asked of it."""
 
     version = "played"
 
@@ -107,6 +115,31 @@ class SimSpark:
         self.mishaps = mishaps
         self.sparkContext = self
         self.master = "played"
+        self._dead = False
+
+    def die(self) -> None:
+        """As `kill -9` of its JVM. What is being computed notices when it goes on."""
+        self._dead = True
+
+    def work(self) -> None:
+        if self._dead:
+            raise ConnectionResetError("nobody is there")
+
+    def lost(self) -> str | None:
+        return "it was killed" if self._dead else None
+
+    def look(self) -> None:
+        """There is nothing to find out."""
+
+    @contextmanager
+    def required(self) -> Iterator[None]:
+        try:
+            self.work()
+            yield
+        except Exception as error:
+            if self._dead:
+                raise EngineLost("spark is gone") from error
+            raise
 
     def cancelAllJobs(self) -> None:  # noqa: N802 - the name it replaces
         """Jobs here end by themselves."""

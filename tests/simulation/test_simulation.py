@@ -37,6 +37,7 @@ QUICKLY_CAUGHT = (
     "equal-or-keep",
     "hold-released-when-listing-ends",
     "marks-stop-at-the-watermark",
+    "dead-spark-held-against-its-tasks",
 )
 """Caught by many seeds. The others, which take hundreds, are in docs/reliability.md, and how to find them."""
 QUICKLY = 100

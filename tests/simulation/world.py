@@ -145,6 +145,7 @@ class World:
     def _afflict(self, process: Process, act: Act) -> None:
         does: dict[str, Callable[[], None]] = {
             "crash": process.crash,
+            "kill spark": process.kill_spark,
             "stop": process.ask_to_stop,
             "pause": lambda: process.pause(act.number),
             "cut store": lambda: process.cut_store(act.number),

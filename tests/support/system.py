@@ -43,9 +43,9 @@ class System(Oracle, Pipeline):
             worker.await_event("service_started", within_s=START_WITHIN_S)
         return workers
 
-    def start_odd_worker(self, signal_name: str, step: str, **environ: str) -> ServiceUnderTest:
-        """A worker that sends itself this signal when an attempt first reaches this step."""
-        command = ("tests.integration.odd_worker", signal_name, step)
+    def start_odd_worker(self, signal_name: str, step: str, target: str = "itself", **environ: str) -> ServiceUnderTest:
+        """A worker that sends itself, or its `spark`, this signal when an attempt first reaches this step."""
+        command = ("tests.integration.odd_worker", signal_name, step, target)
         return self.start_command(f"odd-{step}", command, **SMALL_SPARK, **environ)
 
     def await_in_group(self, *workers: ServiceUnderTest) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from floodmark.core import tasks as worths
-from floodmark.core.dispatch import Progress
-from floodmark.core.errors import InvalidInput, Unavailable
+from floodmark.core.dispatch import Policy, Progress
+from floodmark.core.errors import EngineLost, InvalidInput, Unavailable
 from floodmark.core.tasks import Verdict, Worth
 from floodmark.core.transitions import Mode
+from floodmark.ledger.dispatch import Offer
 from floodmark.ledger.store import Delete
 from floodmark_worker import builder
 from tests.support.ledger_kit import HOUR_MS, Kit, segment
@@ -408,3 +409,31 @@ def test_a_batch_that_would_read_too_much_is_built_in_parts(bench: Bench) -> Non
     appends(bench, 0, 1, 2, 3)
     assert bench.view.built == [[0, 1], [2, 3]]
     assert bench.kit.watermark_hour == 4
+
+
+# -- Spark is gone -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario("K11")
+def test_tasks_whose_spark_died_come_again_and_have_not_failed(bench: Bench) -> None:
+    """No try is counted, nothing is told, and the claims end with the process: to the scheduler its worker has died."""
+    bench.kit.put(segment("a", 0, 2))
+    tasks = [bench.task(hour, Mode.APPEND) for hour in (0, 1)]
+    bench.offer(*tasks)
+
+    def die() -> None:
+        raise EngineLost("its JVM ended with exit code -9")
+
+    bench.view.during_build = die
+    outcomes = bench.run(*(bench.deliver(task) for task in tasks))
+    assert {type(outcome) for outcome in outcomes.values()} == {EngineLost}
+    assert bench.view.built == [[0, 1]], "a batch is not taken apart to find out whose fault it was"
+    assert bench.sent == []
+    bench.tools.claims.give_back()
+    dispatch, header = bench.kit.ledger.dispatch, bench.kit.header
+    found = dispatch.records("rides_hourly").values()
+    assert {(r.progress, r.worker, r.tries, r.error) for r in found} == {(Progress.CLAIMED, "w1", 1, "")}
+    offers = [Offer(t.bucket_start_ms, t.task_id, t.lane) for t in tasks]
+    dispatch.offer(header, offers, alive={"s1"}, policy=Policy(), offered_by="s1")
+    found = dispatch.records("rides_hourly").values()
+    assert {(r.progress, r.tries, r.deaths) for r in found} == {(Progress.OFFERED, 1, 1)}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from floodmark.service.stop import StopToken
 from floodmark_consistency.app import Consistency
 from floodmark_worker.app import Stopping, Worker
 from tests.support.bus_doubles import FrozenClock
@@ -55,7 +56,10 @@ def as_any(value: object) -> Any:
 def test_a_worker_whose_partitions_are_gone_waits_for_its_jobs_without_spinning() -> None:
     """The job holds its hold until it has ended, so it is waited for."""
     clock, pump = FrozenClock(), IdlePump()
-    worker = Worker(as_any(pump), as_any(BusyFor(clock, 900)), *(as_any(SimpleNamespace()),) * 2, Stopping(), clock)
+    nothing = as_any(SimpleNamespace())
+    worker = Worker(
+        as_any(pump), as_any(BusyFor(clock, 900)), nothing, nothing, nothing, Stopping(), StopToken(), clock
+    )
     worker.drain(deadline_ms=2_000)
     assert clock.ms >= 900
     assert not worker.stopping.now, "it ended by itself"

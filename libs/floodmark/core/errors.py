@@ -3,6 +3,7 @@
     InvalidInput      the input can never succeed: dead-letter it and move on
     Unavailable       nothing was attempted: back off and try again
     SessionLost       the same, and waiting is in vain: only another session can try again
+    EngineLost        the same for the engine of this process: only another process can try again
     OutcomeUnknown    it may or may not have happened: re-read before deciding anything
     BudgetExhausted   every try lost: stop, and be redelivered
 
@@ -28,6 +29,10 @@ class Unavailable(FloodmarkError):
 
 class SessionLost(Unavailable):
     """The session with a server is over and never comes back; nothing was attempted."""
+
+
+class EngineLost(Unavailable):
+    """The engine that computes for this process is gone and never comes back. No work is to blame for it."""
 
 
 class OutcomeUnknown(FloodmarkError):

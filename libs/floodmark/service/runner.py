@@ -59,6 +59,8 @@ class Runtime:
     port: ServicePort
     resources: ExitStack
     """Closed in reverse order when the process stops."""
+    stop: StopToken
+    """For a service that cannot go on: the process drains, and ends with the code that is asked for here."""
 
 
 def main(name: str, settings_type: type[S], build: Callable[[S, Runtime], Service]) -> NoReturn:
@@ -139,7 +141,7 @@ def _start(
     resources.callback(session.close)
     session.announce(name, instance, {"pid": os.getpid(), "http_port": port.port, "version": __version__})
     health.require("zookeeper", lambda: None if session.connected else "not connected")
-    return Runtime(name, instance, clock, randomness, session, health, metrics, port, resources)
+    return Runtime(name, instance, clock, randomness, session, health, metrics, port, resources, stop)
 
 
 def _loop(service: Service, runtime: Runtime, stop: StopToken, *, grace_ms: int) -> None:

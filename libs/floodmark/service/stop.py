@@ -14,6 +14,7 @@ class ExitCode(IntEnum):
     OK = 0
     UNAVAILABLE = 69  # a server was not there at start
     CRASHED = 70  # our own bug
+    ENGINE_LOST = 71  # start again: the new process gets a new Spark
     SESSION_LOST = 75  # start again: the new process gets a new session
     MISCONFIGURED = 78
 

@@ -23,6 +23,8 @@ REQUIRED: Mapping[str, str] = {
 }
 """Settings nobody may change."""
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
 DEFAULTS: Mapping[str, str] = {
     "spark.master": "local[*]",
     "spark.driver.memory": "2g",
@@ -31,7 +33,7 @@ DEFAULTS: Mapping[str, str] = {
     "spark.driver.maxResultSize": "256m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
+    _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
     "spark.scheduler.mode": "FAIR",
     # Jobs are small: planning them again while they run costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
@@ -59,7 +61,7 @@ def open_session(options: Mapping[str, str], *, name: str) -> SparkSession:
     for logger in _REPEATING:
         PySparkLogger.getLogger(logger).disabled = True
     builder = SparkSession.Builder().appName(name)
-    for key, value in {**DEFAULTS, **options, **REQUIRED}.items():
+    for key, value in {**DEFAULTS, **options, **REQUIRED, _JAVA_OPTIONS: java_options(options)}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if "spark.sql.shuffle.partitions" not in options:
@@ -67,6 +69,12 @@ def open_session(options: Mapping[str, str], *, name: str) -> SparkSession:
         spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
     check_required(spark)
     return spark
+
+
+def java_options(options: Mapping[str, str]) -> str:
+    """Those of the driver's JVM. Out of memory it ends, and the process with it: it is one heap for everything, and
+    what was hit may be a thread that nobody would miss until nothing works any more."""
+    return f"{options.get(_JAVA_OPTIONS, DEFAULTS[_JAVA_OPTIONS])} -XX:+ExitOnOutOfMemoryError"
 
 
 def check_required(spark: SparkSession) -> None:

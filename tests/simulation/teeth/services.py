@@ -11,6 +11,7 @@ from floodmark.core import dispatch, garbage, tasks
 from floodmark.core.buckets import Entry, Mark
 from floodmark.core.debounce import Pending
 from floodmark.core.dispatch import Policy, Progress, Record
+from floodmark.core.errors import EngineLost
 from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.offsets import OffsetTracker
 from floodmark.core.tasks import Verdict, Worth
@@ -22,6 +23,7 @@ from floodmark_consistency.app import Consistency
 from floodmark_consistency.marker import Marker
 from floodmark_ingester.outbox import Outbox, to_outgoing
 from floodmark_worker import builder
+from floodmark_worker.app import Worker
 from floodmark_worker.builder import _Run
 from tests.simulation.teeth import Substitution, bug
 from tests.support.memory_bus import MemorySource
@@ -315,3 +317,21 @@ def marks_stop_at_the_watermark() -> list[Substitution]:
         return {s: c for s, c in found.items() if header.watermark_ms is None or s < header.watermark_ms}
 
     return [(Views, "_causes", causes)]
+
+
+@bug
+def dead_spark_held_against_its_tasks() -> list[Substitution]:
+    """A worker whose Spark is gone goes on, and everything it is given has failed."""
+    real = builder._tried
+
+    def tried(build: Any) -> Any:
+        built = real(build)
+        return RuntimeError("nobody answers") if isinstance(built, EngineLost) else built
+
+    def step(self: Worker) -> int:
+        wait_ms = self.pump.step()
+        self.intake.step()
+        self.chores.step()
+        return wait_ms
+
+    return [(builder, "_tried", tried), (Worker, "step", step)]
