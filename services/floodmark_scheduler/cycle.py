@@ -157,15 +157,18 @@ class Scheduler:
         return record.progress is Progress.FAILED and now_ms >= record.not_before_ms
 
     def _tidy(self, view: SeenView) -> None:
-        """Drop records of buckets that are VALID by now: the task is done, whoever did it."""
+        """Drop records of buckets that are VALID by now: the task is done, whoever did it.
+
+        What was decided matters beside a record only. Kept longer, it would grow by every bucket that is ever built.
+        """
         records = view.dispatched()
+        for start_ms in view.decided_on.keys() - records.keys():
+            del view.decided_on[start_ms]
         if not records:
             return
         stale = view.stale()
         done = {s: r.task_id for s, r in records.items() if s not in stale and view.exists(s)}
         self.ledger.dispatch.finish_all(view.header, done)
-        for start_ms in done:
-            view.decided_on.pop(start_ms, None)
 
     # -- giving out ------------------------------------------------------------------------------------------------
 

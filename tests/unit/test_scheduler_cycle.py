@@ -444,3 +444,20 @@ def test_a_dropped_view_is_forgotten_and_its_gauge_falls(office: Office) -> None
     office.cycle()
     assert office.scheduler.eyes.views == {}
     assert office.pinned() == set()
+
+
+def test_what_a_scheduler_remembers_is_what_is_out_and_not_what_ever_was(office: Office) -> None:
+    """A view that is kept up to date for years has as many buckets behind it as minutes."""
+    office.built(0)
+    office.lives("worker", "w1")
+    for hour in range(1, 40):
+        office.kit.put(segment(f"s{hour}", hour, hour + 1))
+        assert office.cycle() == [(hour, "APPEND")]
+        office.claim(hour, "w1")
+        office.kit.commit(office.kit.build(hour))
+        record = office.record(hour)
+        assert record is not None
+        office.kit.ledger.dispatch.finish_all(office.kit.header, {hour * HOUR_MS: record.task_id})
+    office.cycle()
+    (view,) = office.scheduler.eyes.views.values()
+    assert view.decided_on == {}
