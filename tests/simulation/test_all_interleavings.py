@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from floodmark.core import transitions, watermark
 from floodmark.core.buckets import Entry
 from floodmark.core.registry import Command, Draft, Put, Remove
+from floodmark.core.segments import Segment
 from floodmark.core.transitions import Build, Decision, Mode, Source
 from floodmark.ledger import views
 from floodmark.ledger.viewnodes import Look
@@ -27,6 +28,7 @@ from tests.simulation.ledger_cases import (
     replacer,
     reverter,
     without_checks_of_other_shards,
+    without_checks_of_the_table,
     without_fence,
     without_slice_checks,
     worker,
@@ -423,3 +425,68 @@ def test_the_watermark_stays_within_data_whose_end_moves_back() -> None:
         losses_max=1,
     )
     assert not report.wrong, report
+
+
+# -- the end of the data, when a slice that the commit does not check decides where it is -----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EndMoves:
+    """Bucket 23 is appended. It lies in one slice; the segment that moves the end of the data lies in the next."""
+
+    source: Sequence[Segment]
+    change: Sequence[Command]
+    next_is_built: bool
+    """Whether bucket 24 is there already, so that the watermark passes both."""
+
+
+LAST_HOUR, NEXT_DAY = segment("a", 23, 24), segment("b", 24, 25)
+END_MOVES = {
+    "back": EndMoves([LAST_HOUR, NEXT_DAY], [Remove("b")], next_is_built=True),
+    "on": EndMoves([LAST_HOUR], [Put(NEXT_DAY)], next_is_built=True),
+    "back-before-an-empty-bucket": EndMoves([segment("old", 0, 1), NEXT_DAY], [Remove("b")], next_is_built=False),
+}
+
+
+def end_moved(case: EndMoves, *, warm: bool, wrap: Wrap = lambda store: store) -> Report:
+    kit = Kit(MemoryStore())
+    header = kit.set_up(coverage_hour=23)
+    kit.put(*case.source)
+    if case.next_is_built:
+        if NEXT_DAY not in case.source:
+            kit.put(NEXT_DAY)
+        kit.append(24, "first")
+        if NEXT_DAY not in case.source:
+            kit.remove("b")
+            kit.mark(24)
+    start = nodes_of(kit)
+    return explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 23, warm=warm, wrap=wrap, answers_get_lost=True),
+        registrar("registrar", case.change),
+        marker("mark", 24, after_events=event_count(start) + 1),
+        losses_max=1,
+    )
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("case", END_MOVES.values(), ids=END_MOVES)
+def test_the_watermark_stays_within_data_whose_end_another_slice_moves(case: EndMoves, *, warm: bool) -> None:
+    """Nothing in the slices that the commit checks has moved: only the table's header shows it (INV-5)."""
+    report = end_moved(case, warm=warm)
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("L10")
+@pytest.mark.parametrize(
+    ("case", "rule"),
+    [
+        pytest.param(case, "5.4" if name == "on" else "INV-5: the watermark moved past", id=name)
+        for name, case in END_MOVES.items()
+    ],
+)
+def test_control_without_the_check_of_the_table_the_watermark_and_the_data_part(case: EndMoves, rule: str) -> None:
+    """The end was read, and was another by the time of the write."""
+    must_find(end_moved(case, warm=False, wrap=without_checks_of_the_table), rule)
