@@ -102,6 +102,7 @@ class ReplayedStore(OneByOne):
         self._start.nodes = dict(start)
         self._answers: Iterator[Answer] | None = None
         self._given = answers
+        self._suspended: _Suspended | None = None
 
     def begin(self) -> None:
         """From here on, calls are steps."""
@@ -138,7 +139,9 @@ class ReplayedStore(OneByOne):
             return call.on(self._start)
         for answer in self._answers:
             return answer
-        raise _Suspended(call)
+        # Whatever an actor would clean up on its way out has not happened: the first call is where it stopped.
+        self._suspended = self._suspended or _Suspended(call)
+        raise self._suspended
 
 
 class Moment:
