@@ -12,8 +12,10 @@ from floodmark.core.buckets import Cause, State
 from floodmark.core.errors import Unavailable
 from floodmark.core.garbage import AttemptFile, Sighting, Terms, Why, judge, seeing
 from floodmark.core.intervals import Interval
+from floodmark.core.tables import TableDefinition
 from floodmark.core.transitions import Mode
 from floodmark.ledger import paths
+from floodmark.ledger.registry import Snapshot
 from floodmark.ledger.store import Node, Set
 from floodmark.query.desk import Desk
 from floodmark.query.pictures import Pictures
@@ -227,6 +229,52 @@ def test_a_turn_takes_another_hold_and_lets_go_of_the_old_one_when_its_queries_h
         place.desk.tend()
         assert held(place) == [start_ms, start_ms + TURN_MS]
         assert reading.stands
+    assert held(place) == [start_ms + TURN_MS]
+
+
+def test_the_old_hold_stands_while_everything_is_read_again(place: Place) -> None:
+    """INV-11: a query that begins meanwhile is planned on what only the old hold protects."""
+    start_ms = place.kit.clock.now_ms()
+    place.plan()
+    while_reading = []
+    registry, attend = place.kit.ledger.registry.snapshot, place.pictures.attend
+
+    def reading_the_registry(table: str, *, synced: bool = False) -> Snapshot:
+        while_reading.append(held(place))
+        return registry(table, synced=synced)
+
+    def reading_the_views(definition: TableDefinition) -> None:
+        while_reading.append(held(place))
+        attend(definition)
+        while_reading.append(held(place))
+
+    place.kit.clock.ms += TURN_MS
+    place.kit.ledger.registry.snapshot = reading_the_registry  # type: ignore[method-assign]
+    place.pictures.attend = reading_the_views  # type: ignore[method-assign]
+    place.desk.tend()
+    assert while_reading[:3] == [[start_ms, start_ms + TURN_MS]] * 3, "the new one is taken first, the old one stands"
+    assert held(place) == [start_ms + TURN_MS]
+
+
+def test_a_turn_that_cannot_read_leaves_the_old_hold_in_use(place: Place) -> None:
+    """INV-11, INV-14: the next one tries again; until then queries begin under the hold there is."""
+    start_ms = place.kit.clock.now_ms()
+    attend = place.pictures.attend
+
+    def away(_: TableDefinition) -> None:
+        raise Unavailable("the store is away")
+
+    with place.desk.reading(["rides"], Strict()) as reading:
+        place.kit.clock.ms += TURN_MS
+        place.pictures.attend = away  # type: ignore[method-assign]
+        with pytest.raises(Unavailable):
+            place.desk.tend()
+        assert reading.stands
+        assert held(place) == [start_ms]
+    place.plan()
+    assert held(place) == [start_ms]
+    place.pictures.attend = attend  # type: ignore[method-assign]
+    place.desk.tend()
     assert held(place) == [start_ms + TURN_MS]
 
 
