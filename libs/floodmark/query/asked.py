@@ -18,6 +18,7 @@ from floodmark.core.tables import TableDefinition
 from floodmark.query.bounds import EVER, Bounds, TimeColumn
 from floodmark.query.rules import Miss, Missed
 from floodmark.sql.columns import Columns
+from floodmark.sql.lambdas import is_open
 from floodmark.sql.measures import aggregates_in
 from floodmark.sql.parsing import render
 from floodmark.sql.rules import Rule, shown
@@ -32,13 +33,18 @@ class Term:
 
     tree: exp.Expr
     text: str
+    has_lambda: bool = field(compare=False)
     _texts: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
     """Of its parts, by identity: many views are asked about the same expression."""
 
     @classmethod
     def of(cls, tree: exp.Expr) -> "Term":
         tree = tree.unnest()
-        return cls(tree, render(tree))
+        return cls(tree, render(tree), tree.find(exp.Lambda) is not None)
+
+    def is_open(self, part: exp.Expr) -> bool:
+        """Whether the part is about a parameter of a lambda around it. Its text then says nothing: it may be a column's."""
+        return self.has_lambda and is_open(part)
 
     def text_of(self, part: exp.Expr) -> str:
         part = part.unnest()
@@ -93,7 +99,9 @@ class Asked:
 
 def _aggregates(trees: Iterable[exp.Expr]) -> tuple[Term, ...]:
     calls = (call for tree in trees for call in aggregates_in(tree))
-    terms = (Term.of(call.parent if isinstance(call.parent, exp.Filter) else call) for call in calls)
+    terms = [Term.of(call.parent if isinstance(call.parent, exp.Filter) else call) for call in calls]
+    if inside := [term.text for term in terms if is_open(term.tree)]:
+        raise Missed(Miss.NOT_UNDERSTOOD, f"{shown(inside[0])} is of a parameter, not of rows")
     return tuple({term.text: term for term in terms}.values())
 
 
@@ -109,7 +117,10 @@ def asked_of(tree: exp.Query, table: TableDefinition) -> Asked:
 
 class _Reader:
     def __init__(self, tree: exp.Select, table: TableDefinition) -> None:
-        source = tree.args["from_"].this
+        clause = tree.args.get("from_")
+        if clause is None or not tree.expressions:
+            raise Missed(Miss.NOT_UNDERSTOOD, "there is no FROM, or nothing is selected")
+        source = clause.this
         if not isinstance(source, exp.Table) or any(v for k, v in source.args.items() if k not in ("this", "alias")):
             raise Missed(Miss.NOT_UNDERSTOOD, f"FROM {shown(render(source))} is more than a table")
         alias = source.args.get("alias")
@@ -118,7 +129,8 @@ class _Reader:
         self._tree = tree
         self._table = table
         self._time = TimeColumn(table.time_column, dict(table.columns).get(table.time_column, ""))
-        self._known = Columns(dict(table.columns), qualifier=source.alias_or_name, time_column=table.time_column)
+        self._qualifier = source.alias_or_name.lower()
+        self._known = Columns(dict(table.columns), qualifier=self._qualifier, time_column=table.time_column)
         self._names: list[str] = []
         self._items: list[Term] = []
 
@@ -153,17 +165,21 @@ class _Reader:
             star = item.this if isinstance(item, exp.Column) else item
             if not isinstance(star, exp.Star):
                 yield item
-            elif not self._table.columns or any(star.args.values()):
+            elif not self._is_every_column(item, star):
                 raise Missed(Miss.NOT_UNDERSTOOD, f"{shown(render(item))} is left to Spark")
             else:
                 yield from (exp.column(name, quoted=True) for name, _ in self._table.columns)
+
+    def _is_every_column(self, item: exp.Expr, star: exp.Star) -> bool:
+        """Not of s.*, which is every field of a struct s."""
+        qualifiers = [part.name.lower() for part in item.parts[:-1]] if isinstance(item, exp.Column) else []
+        is_plain = bool(self._table.columns) and not any(star.args.values())
+        return is_plain and qualifiers in ([], [self._qualifier])
 
     def _term(self, tree: exp.Expr) -> Term:
         return Term.of(self._resolved(tree))
 
     def _resolved(self, tree: exp.Expr) -> exp.Expr:
-        if any(function.this.find(exp.Column) for function in tree.find_all(exp.Lambda)):
-            raise Missed(Miss.NOT_UNDERSTOOD, f"a parameter in {shown(render(tree))} could hide a column")
         try:
             check_expression(tree)
             return self._known.resolved(tree)
@@ -175,7 +191,8 @@ class _Reader:
     def _names_an_output(self, tree: exp.Expr) -> bool:
         """Spark lets an output be used in another one, and in ORDER BY."""
         names = {item.alias.lower() for item in self._tree.expressions if isinstance(item, exp.Alias)}
-        return any(c.name.lower() in names and not self._known.has(c.name) for c in tree.find_all(exp.Column))
+        firsts = [column.parts[0].name for column in tree.find_all(exp.Column)]
+        return any(first.lower() in names and not self._known.has(first) for first in firsts)
 
     def _conditions(self) -> Iterator[Condition]:
         where = self._tree.args.get("where")
@@ -214,33 +231,38 @@ class _Reader:
         return self._term(item)
 
     def _order(self) -> Iterator[exp.Ordered]:
+        """Without what is the same for every row: it orders nothing, and as text it may be a position."""
         order = self._tree.args.get("order")
         for ordered in order.expressions if order is not None else ():
-            inner = ordered.this
-            if isinstance(inner, exp.Literal) and inner.is_int:
-                term = self._at(inner)
-            elif isinstance(inner, exp.Column) and len(inner.parts) == 1 and self._named(inner.name) is not None:
-                named = self._named(inner.name)
-                assert named is not None
-                term = named
-            else:
-                term = self._over_outputs(inner)
-            made = ordered.copy()
-            made.set("this", term.tree.copy())
-            yield made
+            term = self._ordered_by(ordered.this)
+            if not _is_constant(term.tree):
+                made = ordered.copy()
+                made.set("this", term.tree.copy())
+                yield made
+
+    def _ordered_by(self, tree: exp.Expr) -> Term:
+        if isinstance(tree, exp.Literal) and tree.is_int:
+            return self._at(tree)
+        if isinstance(tree, exp.Column) and len(tree.parts) == 1 and (named := self._named(tree.name)) is not None:
+            return named
+        term = self._over_outputs(tree)
+        if _is_constant(term.tree):
+            raise Missed(Miss.NOT_UNDERSTOOD, f"ORDER BY {shown(render(tree))} is the same for every row")
+        return term
 
     def _over_outputs(self, tree: exp.Expr) -> Term:
         """Names may be those of outputs. One that is also another column is left to Spark."""
 
         def replaced(node: exp.Expr) -> exp.Expr:
-            if not isinstance(node, exp.Column) or len(node.parts) != 1:
-                return node
-            named = self._named(node.name)
+            named = self._named(node.parts[0].name) if isinstance(node, exp.Column) else None
             if named is None:
                 return node
-            if self._known.has(node.name):
-                if named.text != self._term(node).text:
-                    raise Missed(Miss.NOT_UNDERSTOOD, f"{node.name} is an output and another column")
+            assert isinstance(node, exp.Column), f"{node} has a name"
+            name = node.parts[0].name
+            if self._known.has(name) or len(node.parts) > 1:
+                is_qualifier = len(node.parts) > 1 and name.lower() == self._qualifier
+                if is_qualifier or named.text != self._known_text(name):
+                    raise Missed(Miss.NOT_UNDERSTOOD, f"{name} is an output and something else")
                 return node
             return exp.paren(named.tree)
 
@@ -250,6 +272,10 @@ class _Reader:
             return self._term(tree.transform(replaced))
         except InvalidInput as error:
             raise Missed(Miss.NOT_UNDERSTOOD, str(error)) from error
+
+    def _known_text(self, name: str) -> str | None:
+        """Of the column of this name."""
+        return self._term(exp.column(name, quoted=True)).text if self._known.has(name) else None
 
     def _named(self, name: str) -> Term | None:
         found = [t for n, t in zip(self._names, self._items, strict=True) if n.lower() == name.lower()]
@@ -262,6 +288,10 @@ class _Reader:
         if not 1 <= number <= len(self._items):
             raise Missed(Miss.NOT_UNDERSTOOD, f"{number} is no position of the {len(self._items)} outputs")
         return self._items[number - 1]
+
+
+def _is_constant(tree: exp.Expr) -> bool:
+    return tree.find(exp.Column) is None and not aggregates_in(tree)
 
 
 def conjuncts(tree: exp.Expr) -> Iterator[exp.Expr]:

@@ -4,23 +4,53 @@
     SELECT rides FROM (SELECT ... FROM trips WHERE date_trunc('HOUR', t) >= '2024-01-01' GROUP BY ...) AS hourly(...)
     WHERE hour >= '2024-01-01'
 
+A WITH around the name may call something else `trips`. So before anything is put in place, each table that is read gets a
+name that no WITH of the query gives (`SourceNames`): its own one, unless that is taken.
+
 Conditions on the view's keys are repeated inside, where they say what need not be read: a group satisfies them if its
 rows do.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from floodmark.core.errors import InvalidInput
 from floodmark.query.asked import conjuncts
+from floodmark.query.rules import no_table
 from floodmark.query.shapes import ViewShape, expression
 from floodmark.query.snapshots import ViewSnapshot
 from floodmark.query.statements import table_nodes
+from floodmark.sql.lambdas import rename_parameters
+from floodmark.sql.names import Names
 from floodmark.sql.parsing import parse_query, parse_select, render
 from floodmark.sql.rules import Rule, refused, shown
 from floodmark.sql.shape import check_expression
+
+
+class SourceNames:
+    """What the tables and the view that a query reads are called in its SQL."""
+
+    def __init__(self, given: Iterable[str]) -> None:
+        self._names = Names(given)
+        self._tables: dict[str, str] = {}
+
+    def of(self, table: str) -> str:
+        name = self._names.of(table)
+        self._tables[name] = table
+        return name
+
+    def table_of(self, name: str) -> str:
+        """The other way round."""
+        return self._tables[name]
+
+    def put(self, node: exp.Table, table: str) -> None:
+        """Let the node read the table by its name here. In the query it is still called what it was called."""
+        name = self.of(table)
+        if name != table and node.args.get("alias") is None:
+            node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name, quoted=True)))
+        node.set("this", exp.to_identifier(name, quoted=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +77,32 @@ def opened(tree: exp.Query, views: Mapping[str, ViewSnapshot]) -> Opened | None:
         return None
     _check_plain(nodes[0])
     inner = parse_select(view.header.definition.select)
-    for condition in _on_keys(tree, nodes[0], view.shape):
+    source = inner.args["from_"].this
+    for condition in _on_keys(tree, nodes[0], view.shape, source.alias_or_name):
         inner.where(exp.paren(condition), copy=False)
     return Opened(render(inner, used_up=True), _names(view.shape), tree)
 
 
-def spelled_out(tree: exp.Query, views: Mapping[str, ViewSnapshot]) -> exp.Query:
-    """The query with the queries of views in the place of their names."""
-    if not any(node.name.lower() in views for node in table_nodes(tree)):
+def spelled_out(
+    tree: exp.Query, tables: Container[str], views: Mapping[str, ViewSnapshot], names: SourceNames
+) -> exp.Query:
+    """The query with the queries of views in the place of their names, and each table under its name here."""
+    nodes = list(table_nodes(tree))
+    for node in nodes:
+        if node.name.lower() not in tables and node.name.lower() not in views:
+            raise no_table(node.name)
+    if all(node.name.lower() in tables and names.of(node.name.lower()) == node.name.lower() for node in nodes):
         return tree
     tree = tree.copy()
-    for node in [node for node in table_nodes(tree) if node.name.lower() in views]:
-        _check_plain(node)
-        view = views[node.name.lower()]
-        _put(node, parse_select(view.header.definition.select), _names(view.shape) if view.shape else ())
+    for node in list(table_nodes(tree)):
+        if (name := node.name.lower()) in tables:
+            names.put(node, name)
+        else:
+            _check_plain(node)
+            inner = parse_select(views[name].header.definition.select)
+            names.put(inner.args["from_"].this, views[name].header.definition.table)
+            shape = views[name].shape
+            _put(node, inner, _names(shape) if shape else ())
     return tree
 
 
@@ -89,8 +131,8 @@ def _put(node: exp.Table, query: exp.Query, names: Sequence[str]) -> None:
     node.replace(made)
 
 
-def _on_keys(tree: exp.Query, node: exp.Table, shape: ViewShape) -> Iterator[exp.Expr]:
-    """The conditions of the query that are about keys alone, over the table's columns.
+def _on_keys(tree: exp.Query, node: exp.Table, shape: ViewShape, qualifier: str) -> Iterator[exp.Expr]:
+    """The conditions of the query that are about keys alone, over the table's columns, which are qualified.
 
     With a join they stay outside: a row that is left out inside may come back from an outer join, filled with NULL.
     """
@@ -107,7 +149,7 @@ def _on_keys(tree: exp.Query, node: exp.Table, shape: ViewShape) -> Iterator[exp
             continue  # it is applied outside, as everything is
         columns = list(condition.find_all(exp.Column))
         if columns and all(_key(column, node, keys) for column in columns):
-            yield condition.transform(lambda part: _spelled(part, node, keys))
+            yield rename_parameters(condition.transform(lambda part: _spelled(part, node, keys, qualifier)))
 
 
 def _key(column: exp.Expr, node: exp.Table, keys: Mapping[str, str]) -> str | None:
@@ -118,9 +160,12 @@ def _key(column: exp.Expr, node: exp.Table, keys: Mapping[str, str]) -> str | No
     return keys.get(parts[0]) if len(parts) == 1 else None
 
 
-def _spelled(part: exp.Expr, node: exp.Table, keys: Mapping[str, str]) -> exp.Expr:
+def _spelled(part: exp.Expr, node: exp.Table, keys: Mapping[str, str], qualifier: str) -> exp.Expr:
     if not isinstance(part, exp.Column):
         return part
     text = _key(part, node, keys)
     assert text is not None, f"{part} is no key"
-    return exp.paren(expression(text))
+    key = expression(text)
+    for found in key.find_all(exp.Column):
+        found.set("table", exp.to_identifier(qualifier, quoted=True))
+    return exp.paren(key)

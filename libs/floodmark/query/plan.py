@@ -69,7 +69,7 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class Source:
     name: str
-    """What `QueryPlan.sql` calls it. A base table keeps its own name."""
+    """What `QueryPlan.sql` calls it. A base table keeps its own name, unless a WITH of the query has that name."""
     kind: Kind
     of: str
     """The table or the view."""

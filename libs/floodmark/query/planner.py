@@ -6,7 +6,7 @@
 Any doubt falls back to the base table: a rewrite may only lose speed, never rows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +21,7 @@ from floodmark.core.tables import TableDefinition
 from floodmark.query.asked import Asked, asked_of, output_name
 from floodmark.query.bounds import EVER
 from floodmark.query.clock import asks_for_the_time, with_the_time
-from floodmark.query.expansion import opened, spelled_out
+from floodmark.query.expansion import SourceNames, opened, spelled_out
 from floodmark.query.plan import (
     BaseRange,
     Freshness,
@@ -35,14 +35,16 @@ from floodmark.query.plan import (
 )
 from floodmark.query.rewriting import Rewriter, Rewritten
 from floodmark.query.routing import Chosen, Routes, complement
-from floodmark.query.rules import Miss, Missed, Refusal, refused
+from floodmark.query.rules import Miss, Missed, no_table
 from floodmark.query.snapshots import TableSnapshot, ViewSnapshot
-from floodmark.query.statements import check_columns, parsed, table_nodes
+from floodmark.query.statements import check_columns, given_names, parsed, table_nodes
+from floodmark.sql.functions import GENERATORS
+from floodmark.sql.names import Names
 from floodmark.sql.parsing import bounded_depth, render
 from floodmark.sql.shape import is_row_count
 
 VIEW_SOURCE = "_floodmark_view"
-"""A name that no table can have."""
+"""A name that no table can have; if a WITH has it, another one is made of it."""
 STATEMENTS_KEPT_MAX = 256
 KEPT_CHARS_MAX = 4_096
 
@@ -72,18 +74,19 @@ def plan(
     rewrite: bool = True,
 ) -> QueryPlan:
     """How to answer the query from these snapshots. `tables` has every table there is a snapshot of."""
+    known = {table.definition.name: table for table in tables}
+    # A table goes before a view of the same name.
+    readable = {view.name: view for view in views if view.name not in known}
     with bounded_depth():
-        names = {table.definition.name for table in tables}
-        # A table goes before a view of the same name.
-        readable = {view.name: view for view in views if view.name not in names}
         tree = _parsed(select)
         if asks_for_the_time(tree):
             tree = with_the_time(tree, now_ms, columns=_column_names(tables, readable.values()))
         view = opened(tree, readable)
-        if view is None:
-            return _Planner(spelled_out(tree, readable), tables, freshness).plan(views, rewrite=rewrite)
-        inner = plan(view.inner, tables=tables, views=views, freshness=freshness, now_ms=now_ms, rewrite=rewrite)
-        return replace(inner, sql=view.around(inner.sql), outputs=_output_names(tree))
+        # Of the whole query, also for the part of it that is planned: it is put back into its place.
+        names = SourceNames(given_names(tree))
+        whole = spelled_out(tree if view is None else _parsed(view.inner), known, readable, names)
+        made = _Planner(whole, known, names, freshness, now_ms).plan(views, rewrite=rewrite)
+        return made if view is None else replace(made, sql=view.around(made.sql), outputs=_output_names(tree))
 
 
 def _column_names(tables: Iterable[TableSnapshot], views: Iterable[ViewSnapshot]) -> frozenset[str] | None:
@@ -113,20 +116,27 @@ class _Candidate:
 
 
 class _Planner:
-    def __init__(self, tree: exp.Query, tables: Sequence[TableSnapshot], freshness: Freshness) -> None:
-        known = {table.definition.name: table for table in tables}
+    def __init__(
+        self,
+        tree: exp.Query,
+        tables: Mapping[str, TableSnapshot],
+        names: SourceNames,
+        freshness: Freshness,
+        now_ms: int,
+    ) -> None:
         self._tree = tree
+        self._names = names
         self._read: dict[str, TableSnapshot] = {}
         for node in table_nodes(tree):
-            table = known.get(node.name.lower())
-            if table is None:
-                raise refused(Refusal.UNKNOWN_TABLE, f"there is no table {node.name!r}")
-            self._read[table.definition.name] = table
+            name = names.table_of(node.name.lower())
+            if name not in tables:
+                raise no_table(name)
+            self._read[name] = tables[name]
         check_columns(tree, {name: table.definition for name, table in self._read.items()})
         self._receipt = PlanReceipt(
             registry_versions=tuple((name, table.version) for name, table in sorted(self._read.items())),
             freshness=freshness,
-            as_of_ms=min((table.read_at_ms for table in self._read.values()), default=0),
+            as_of_ms=min((table.read_at_ms for table in self._read.values()), default=now_ms),
         )
 
     def plan(self, views: Sequence[ViewSnapshot], *, rewrite: bool) -> QueryPlan:
@@ -149,7 +159,10 @@ class _Planner:
     def _cheapest(self, asked: Asked, table: TableSnapshot, views: Sequence[ViewSnapshot]) -> QueryPlan:
         found: list[_Candidate] = []
         unused: list[Unused] = []
-        rewriter = Rewriter(asked, dict(table.definition.columns), rows_max=table.rows)
+        columns = dict(table.definition.columns)
+        taken = chain(columns, *(view.shape.definition.stored_columns for view in views if view.shape is not None))
+        words = (identifier.name for identifier in self._tree.find_all(exp.Identifier))
+        rewriter = Rewriter(asked, columns, rows_max=table.rows, names=Names(chain(taken, words)))
         for view in views:
             try:
                 found.append(_guessed(asked, table, view, rewriter))
@@ -168,9 +181,10 @@ class _Planner:
 
     def _from_view(self, asked: Asked, table: TableSnapshot, best: _Candidate, unused: tuple[Unused, ...]) -> QueryPlan:
         chosen, definition = best.chosen, best.view.header.definition
-        statement = best.made.over(VIEW_SOURCE, table.definition.name if best.base else None)
+        view_name = self._names.of(VIEW_SOURCE)
+        statement = best.made.over(view_name, self._names.of(table.definition.name) if best.base else None)
         view = Source(
-            name=VIEW_SOURCE,
+            name=view_name,
             kind=Kind.VIEW,
             of=best.view.name,
             location=definition.location,
@@ -181,7 +195,7 @@ class _Planner:
         )
         sources = [view]
         if best.base:
-            sources.append(_base_source(table, best.base, asked.columns, within=best.within))
+            sources.append(self._base_source(table, best.base, asked.columns, within=best.within))
         receipt = replace(
             self._receipt,
             view=best.view.name,
@@ -199,16 +213,24 @@ class _Planner:
         """The query as it stands, over as many of the tables' files as its conditions on time leave."""
         if asked is None:
             sources = tuple(
-                _base_source(table, table.everything(), _mentioned(self._tree, table.definition))
+                self._base_source(table, table.everything(), _mentioned(self._tree, table.definition))
                 for _, table in sorted(self._read.items())
             )
             names = _output_names(self._tree)
         else:
             (table,) = self._read.values()
             files = table.segments(_outer(asked), timeless=asked.timeless)
-            sources, names = (_base_source(table, files, asked.columns),), asked.names
+            sources, names = (self._base_source(table, files, asked.columns),), asked.names
         receipt = replace(self._receipt, bytes_from_base=sum(s.bytes for s in sources), unused=unused)
         return QueryPlan(render(self._tree), sources, names, receipt)
+
+    def _base_source(
+        self, table: TableSnapshot, segments: list[Segment], columns: frozenset[str], *, within: Rows | None = None
+    ) -> Source:
+        definition = table.definition
+        ordered = tuple(name for name, _ in definition.columns if name in columns) or tuple(sorted(columns))
+        name, files = self._names.of(definition.name), table.files(segments)
+        return Source(name, Kind.BASE, definition.name, definition.location, files, ordered, definition, within=within)
 
 
 def _guessed(asked: Asked, table: TableSnapshot, view: ViewSnapshot, rewriter: Rewriter) -> _Candidate:
@@ -279,15 +301,6 @@ def _told(best: _Candidate, table: TableSnapshot) -> tuple[BaseRange, ...]:
     return told
 
 
-def _base_source(
-    table: TableSnapshot, segments: list[Segment], columns: frozenset[str], *, within: Rows | None = None
-) -> Source:
-    definition = table.definition
-    ordered = tuple(name for name, _ in definition.columns if name in columns) or tuple(sorted(columns))
-    name, files = definition.name, table.files(segments)
-    return Source(name, Kind.BASE, name, definition.location, files, ordered, definition, within=within)
-
-
 def _mentioned(tree: exp.Query, table: TableDefinition) -> frozenset[str]:
     """The columns that a query can mean: all of them when it does not name each."""
     everything = frozenset(name for name, _ in table.columns)
@@ -303,9 +316,14 @@ def _output_names(tree: exp.Query) -> tuple[str, ...] | None:
     first: exp.Expr = tree
     while isinstance(first, exp.SetOperation | exp.Subquery):
         first = first.this
-    if not isinstance(first, exp.Select) or any(item.is_star for item in first.expressions):
+    if not isinstance(first, exp.Select) or any(map(_may_be_several, first.expressions)):
         return None
     return tuple(output_name(item) for item in first.expressions)
+
+
+def _may_be_several(item: exp.Expr) -> bool:
+    """Columns, of one output."""
+    return item.is_star or any(call.name.lower() in GENERATORS for call in item.find_all(exp.Anonymous))
 
 
 def _unused(views: Sequence[ViewSnapshot], rule: Miss, message: str) -> tuple[Unused, ...]:

@@ -10,7 +10,8 @@
           GROUP BY k0, ...)
 
 A view that keeps rows one by one is read the same way, without the aggregation in the middle. Trees are put together,
-never text.
+never text. Every name above (k0, p0, a0, o0, and those of the subselects) comes from a supply that has none of the
+query's, the table's or the views' own; every parameter of a lambda is named anew once its body is complete.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ from floodmark.query.partials import Measure, Merge
 from floodmark.query.plan import Rewrite
 from floodmark.query.rules import Miss, Missed
 from floodmark.query.shapes import ViewShape, column, expression
+from floodmark.sql.lambdas import rename_parameters
+from floodmark.sql.names import Names
 from floodmark.sql.parsing import render
 from floodmark.sql.rules import shown
 
@@ -47,8 +50,10 @@ class Rewritten:
 class Rewriter:
     """One query, to be found in many views."""
 
-    def __init__(self, asked: Asked, columns: Mapping[str, str], *, rows_max: int) -> None:
+    def __init__(self, asked: Asked, columns: Mapping[str, str], *, rows_max: int, names: Names) -> None:
+        """`names` are different from everything that the query, the table and the views to be read call theirs."""
         self._asked = asked
+        self._names = names
         self._texts = {condition.term.text for condition in asked.where}
         self._measures = [Measure(term, columns, rows_max=rows_max) for term in asked.aggregates]
         self._outermost: _Outermost | Missed | None = None
@@ -57,7 +62,7 @@ class Rewriter:
         """Raises Missed with the rule by which the view cannot serve the query."""
         residuals = self._residuals(shape)
         if shape.definition.is_projection:
-            return _scan(self._asked, shape, residuals)
+            return _scan(self._asked, shape, residuals, self._names)
         if not self._asked.is_aggregate:
             raise Missed(Miss.NOT_ROWS, "the query wants single rows, and the view keeps groups")
         return self._rollup(shape, residuals)
@@ -81,7 +86,7 @@ class Rewriter:
     # -- groups --------------------------------------------------------------------------------------------------------
 
     def _rollup(self, shape: ViewShape, residuals: list[exp.Expr]) -> Rewritten:
-        asked, groups = self._asked, self._asked.groups or ()
+        asked, groups, names = self._asked, self._asked.groups or (), self._names
         keys = [_key(group, shape) for group in groups]
         merges = [measure.found_in(shape) for measure in self._measures]
         outermost = self._placed()
@@ -90,13 +95,14 @@ class Rewriter:
 
         def over(view: str, table: str | None) -> Statement:
             own = _Side(keys, [partial.of_view() for merge in merges for partial in merge.partials], residuals)
-            parts = [own.select(view)]
+            parts = [own.select(view, names)]
             if table is not None:
                 partials = [partial.of_base() for merge in merges for partial in merge.partials]
                 base = _Side([group.tree for group in groups], partials, _where(asked))
-                parts.append(base.select(table, grouped=asked.groups is not None))
-            merged = _merged(len(keys), merges, _union(parts), grouped=asked.groups is not None)
-            return Statement(outermost.over(merged.subquery("merged"), asked), _columns_in(own.trees()))
+                parts.append(base.select(table, names, grouped=asked.groups is not None))
+            merged = _merged(len(keys), merges, _union(parts), names, grouped=asked.groups is not None)
+            select = outermost.over(merged.subquery(names.of("merged")), asked, names)
+            return Statement(select, _columns_in(own.trees()))
 
         return Rewritten(Rewrite.EXACT if exact else Rewrite.ROLLUP, over)
 
@@ -104,7 +110,7 @@ class Rewriter:
         """The same for every view."""
         if self._outermost is None:
             try:
-                self._outermost = _Outermost.of(self._asked)
+                self._outermost = _Outermost.of(self._asked, self._names)
             except Missed as missed:
                 self._outermost = missed
         if isinstance(self._outermost, Missed):
@@ -131,25 +137,25 @@ class _Side:
     partials: list[exp.Expr]
     where: list[exp.Expr]
 
-    def select(self, source: str, *, grouped: bool = False) -> exp.Select:
-        named = [exp.alias_(key.copy(), f"k{n}", quoted=True) for n, key in enumerate(self.keys)]
-        named += [exp.alias_(part.copy(), f"p{n}", quoted=True) for n, part in enumerate(self.partials)]
-        made = _restricted(exp.Select(expressions=named).from_(_table(source), copy=False), self.where)
+    def select(self, source: str, names: Names, *, grouped: bool = False) -> exp.Select:
+        named = [_alias(key, names.of(f"k{n}")) for n, key in enumerate(self.keys)]
+        named += [_alias(part, names.of(f"p{n}")) for n, part in enumerate(self.partials)]
+        made = _restricted(exp.Select(expressions=named).from_(_table(source, names), copy=False), self.where)
         return made.group_by(*(key.copy() for key in self.keys), copy=False) if grouped else made
 
     def trees(self) -> list[exp.Expr]:
         return [*self.keys, *self.partials, *self.where]
 
 
-def _merged(keys: int, merges: Sequence[Merge], union: exp.Query, *, grouped: bool) -> exp.Select:
-    named: list[exp.Expr] = [column(f"k{n}") for n in range(keys)]
+def _merged(keys: int, merges: Sequence[Merge], union: exp.Query, names: Names, *, grouped: bool) -> exp.Select:
+    named: list[exp.Expr] = [column(names.of(f"k{n}")) for n in range(keys)]
     first = 0
     for n, merge in enumerate(merges):
-        partials = tuple(column(f"p{first + m}") for m in range(len(merge.partials)))
-        named.append(exp.alias_(merge.over(partials), f"a{n}", quoted=True))
+        partials = tuple(column(names.of(f"p{first + m}")) for m in range(len(merge.partials)))
+        named.append(_alias(merge.over(partials), names.of(f"a{n}")))
         first += len(partials)
-    made = exp.Select(expressions=named).from_(union.subquery("parts", copy=False), copy=False)
-    return made.group_by(*(column(f"k{n}") for n in range(keys)), copy=False) if grouped else made
+    made = exp.Select(expressions=named).from_(union.subquery(names.of("parts"), copy=False), copy=False)
+    return made.group_by(*(column(names.of(f"k{n}")) for n in range(keys)), copy=False) if grouped else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +167,9 @@ class _Outermost:
     order: list[exp.Ordered]
 
     @classmethod
-    def of(cls, asked: Asked) -> "_Outermost":
-        places = {group.text: column(f"k{n}") for n, group in enumerate(asked.groups or ())}
-        places |= {term.text: column(f"a{n}") for n, term in enumerate(asked.aggregates)}
+    def of(cls, asked: Asked, names: Names) -> "_Outermost":
+        places = {group.text: column(names.of(f"k{n}")) for n, group in enumerate(asked.groups or ())}
+        places |= {term.text: column(names.of(f"a{n}")) for n, term in enumerate(asked.aggregates)}
         order = []
         for one in asked.order:
             made = one.copy()
@@ -175,15 +181,15 @@ class _Outermost:
             order,
         )
 
-    def over(self, source: exp.Expr, asked: Asked) -> str:
-        select = _named(self.items).from_(source, copy=False)
+    def over(self, source: exp.Expr, asked: Asked, names: Names) -> str:
+        select = _named(self.items, names).from_(source, copy=False)
         return _finished(_restricted(select, [] if self.having is None else [self.having]), asked, self.order)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _scan(asked: Asked, shape: ViewShape, residuals: list[exp.Expr]) -> Rewritten:
+def _scan(asked: Asked, shape: ViewShape, residuals: list[exp.Expr], names: Names) -> Rewritten:
     """The view stands for the table: expressions are found among its columns, or made of them."""
 
     def derived(term: Term) -> exp.Expr:
@@ -202,20 +208,20 @@ def _scan(asked: Asked, shape: ViewShape, residuals: list[exp.Expr]) -> Rewritte
         order.append(made)
     used = _columns_in([*items, *groups, *residuals, *([having] if having else []), *order])
     keys = [key for key in shape.definition.keys if key.name in used] or list(shape.definition.keys[:1])
-    names = tuple(key.name for key in keys)
+    kept = tuple(key.name for key in keys)
 
     def over(view_name: str, table_name: str | None) -> Statement:
-        own = exp.Select(expressions=[column(name) for name in names]).from_(_table(view_name))
+        own = exp.Select(expressions=[column(name) for name in kept]).from_(_table(view_name, names))
         parts = [_restricted(own, residuals)]
         if table_name is not None:
-            of_base = [exp.alias_(expression(key.expression), key.name, quoted=True) for key in keys]
-            parts.append(_restricted(exp.Select(expressions=of_base).from_(_table(table_name)), _where(asked)))
-        select = _named(items).from_(_union(parts).subquery("parts"))
+            of_base = exp.Select(expressions=[_alias(expression(key.expression), key.name) for key in keys])
+            parts.append(_restricted(of_base.from_(_table(table_name, names)), _where(asked)))
+        select = _named(items, names).from_(_union(parts).subquery(names.of("parts")))
         if asked.groups is not None:
             select = select.group_by(*(group.copy() for group in groups))
         if having is not None:
             select = select.having(having.copy())
-        return Statement(_finished(select, asked, order), names)
+        return Statement(_finished(select, asked, order), kept)
 
     return Rewritten(Rewrite.SCAN, over)
 
@@ -227,7 +233,7 @@ def _placed(tree: exp.Expr, term: Term, places: Mapping[str, exp.Expr]) -> exp.E
     """An expression over groups and aggregates, over the columns that hold them."""
     if isinstance(tree, exp.Identifier):
         return tree.copy()  # of a field, a parameter or an alias
-    if (place := places.get(term.text_of(tree))) is not None:
+    if not term.is_open(tree) and (place := places.get(term.text_of(tree))) is not None:
         return place.copy()
     if isinstance(tree, exp.Column):
         raise Missed(Miss.NOT_UNDERSTOOD, f"{shown(render(tree))} is neither a group nor an aggregate")
@@ -237,9 +243,13 @@ def _placed(tree: exp.Expr, term: Term, places: Mapping[str, exp.Expr]) -> exp.E
     return made
 
 
-def _named(items: Sequence[exp.Expr]) -> exp.Select:
-    """Outputs get their names later: a user may give one name twice."""
-    return exp.Select(expressions=[exp.alias_(item.copy(), f"o{n}", quoted=True) for n, item in enumerate(items)])
+def _named(items: Sequence[exp.Expr], names: Names) -> exp.Select:
+    """Outputs get their names later: a user may give one name twice, or that of a column the rows are ordered by."""
+    return exp.Select(expressions=[_alias(item, names.of(f"o{n}")) for n, item in enumerate(items)])
+
+
+def _alias(tree: exp.Expr, name: str) -> exp.Expr:
+    return exp.alias_(tree.copy(), name, quoted=True)
 
 
 def _finished(select: exp.Select, asked: Asked, order: Sequence[exp.Ordered]) -> str:
@@ -249,7 +259,7 @@ def _finished(select: exp.Select, asked: Asked, order: Sequence[exp.Ordered]) ->
         select.set("limit", exp.Limit(expression=asked.limit.copy()))
     if asked.offset is not None:
         select.set("offset", exp.Offset(expression=asked.offset.copy()))
-    return render(select, used_up=True)
+    return render(rename_parameters(select), used_up=True)
 
 
 def _restricted(select: exp.Select, conditions: Iterable[exp.Expr]) -> exp.Select:
@@ -261,8 +271,10 @@ def _union(parts: Sequence[exp.Select]) -> exp.Query:
     return parts[0] if len(parts) == 1 else exp.union(*parts, distinct=False)
 
 
-def _table(name: str) -> exp.Table:
-    return exp.Table(this=exp.to_identifier(name, quoted=True))
+def _table(name: str, names: Names) -> exp.Table:
+    """By another name than any column has: `trips.n` would be a column of the table before it is a field."""
+    alias = exp.TableAlias(this=exp.to_identifier(names.of("source"), quoted=True))
+    return exp.Table(this=exp.to_identifier(name, quoted=True), alias=alias)
 
 
 def _columns_in(trees: Iterable[exp.Expr]) -> tuple[str, ...]:

@@ -43,3 +43,7 @@ class Missed(Exception):
 
 def refused(rule: Refusal, message: str) -> InvalidInput:
     return InvalidInput(rule.value, message)
+
+
+def no_table(name: str) -> InvalidInput:
+    return refused(Refusal.UNKNOWN_TABLE, f"there is no table {name!r}")

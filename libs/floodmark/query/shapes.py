@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from sqlglot import exp
 
@@ -54,11 +55,11 @@ class ViewShape:
 
     def _derived(self, tree: exp.Expr, term: Term) -> exp.Expr | None:
         # A name is one of a field, a parameter or an alias, though a column may be called the same.
-        is_name = isinstance(tree, exp.Identifier)
-        if not is_name and (name := self.keys.get(term.text_of(tree))) is not None:
-            return column(name)
-        if (coarser := self._coarser(tree, term)) is not None:
-            return coarser
+        if not isinstance(tree, exp.Identifier) and not term.is_open(tree):
+            if (name := self.keys.get(term.text_of(tree))) is not None:
+                return column(name)
+            if (coarser := self._coarser(tree, term)) is not None:
+                return coarser
         if isinstance(tree, exp.Column) or (_is_aggregate(tree) and not self.definition.is_projection):
             return None
         parts = list(tree.iter_expressions())
@@ -96,9 +97,18 @@ def column(name: str) -> exp.Column:
 
 
 def expression(text: str) -> exp.Expr:
-    """An expression that `render` wrote."""
-    tree: exp.Expr = parse_select(f"SELECT {text}").expressions[0]
+    """An expression that `render` wrote of one whose columns had no qualifiers: what follows a point is a field."""
+    select = parse_select(f"SELECT {text}")
+    for found in list(select.find_all(exp.Column)):
+        first, *fields = found.parts
+        if fields:
+            found.replace(reduce(_field_of, fields, exp.Column(this=first.copy())))
+    tree: exp.Expr = select.expressions[0]
     return tree.unnest()
+
+
+def _field_of(tree: exp.Expr, field: exp.Expr) -> exp.Expr:
+    return exp.Dot(this=tree, expression=field.copy())
 
 
 def _texts(condition: str | None) -> list[str]:

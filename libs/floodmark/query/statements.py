@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from floodmark.core.tables import TableDefinition
 from floodmark.query.rules import Refusal, refused
+from floodmark.sql.names import folded
 from floodmark.sql.parsing import bounded_depth, check_rendering, parse_query, render
 from floodmark.sql.rules import Rule, shown
 from floodmark.sql.rules import refused as refused_by
@@ -50,6 +51,11 @@ def table_nodes(tree: exp.Query) -> Iterator[exp.Table]:
             yield node
 
 
+def given_names(tree: exp.Query) -> Iterator[str]:
+    """Every name that a WITH gives, wherever it is seen."""
+    return (cte.alias for cte in tree.find_all(exp.CTE))
+
+
 def check_columns(tree: exp.Query, tables: Mapping[str, TableDefinition]) -> None:
     """Spark has a column that tells where a row's file lies, in every table that has none of that name."""
     own = {name.lower() for table in tables.values() for name, _ in table.columns}
@@ -86,14 +92,23 @@ def _check_table(node: exp.Table) -> None:
 
 
 def _is_given(table: exp.Table) -> bool:
-    """Whether a WITH around it gives this name. A name does not mean itself in its own definition."""
-    name, below = table.name.lower(), table.parent
-    inside: set[int] = set()
-    while below is not None:
-        inside.add(id(below))
-        given = below.args.get("with_") if isinstance(below, exp.Query) else None
-        for cte in given.expressions if given else ():
-            if cte.alias.lower() == name and id(cte) not in inside:
-                return True
-        below = below.parent
+    """Whether a WITH around it gives this name, as Spark decides it: case does not matter, the innermost WITH counts.
+
+    A name is seen by what stands after it, not by its own query, unless that is RECURSIVE, nor by those before.
+    """
+    child: exp.Expr = table
+    above = table.parent
+    while above is not None:
+        if any(folded(cte.alias) == folded(table.name) for cte in _seen_from(child, above)):
+            return True
+        child, above = above, above.parent
     return False
+
+
+def _seen_from(child: exp.Expr, above: exp.Expr) -> list[exp.Expr]:
+    """The names that a node gives to one of its parts."""
+    if isinstance(above, exp.With):
+        position = next(n for n, cte in enumerate(above.expressions) if cte is child)
+        return above.expressions[: position + bool(above.args.get("recursive"))]
+    given = above.args.get("with_") if isinstance(above, exp.Query) else None
+    return given.expressions if given is not None and given is not child else []

@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from floodmark.sql.clock import check_clock_words
 from floodmark.sql.functions import WITHOUT_PARENTHESES
+from floodmark.sql.lambdas import rename_parameters
 from floodmark.sql.parsing import render
 from floodmark.sql.rules import Rule, refused, shown
 
@@ -28,8 +29,9 @@ class Columns:
         self.read = {time_column}
 
     def resolved(self, root: exp.Expr) -> exp.Expr:
-        """The same expression over the table's own names, without qualifiers."""
+        """The same expression over the table's own names, without qualifiers, and with parameters named anew."""
         tree = root.transform(lambda node: self._resolve(node) if isinstance(node, exp.Column) else node)
+        rename_parameters(tree)
         check_clock_words(tree, times=self._times)
         return tree
 

@@ -16,6 +16,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from floodmark.core.errors import InvalidInput
 from floodmark.sql.functions import UNIT_FIRST
+from floodmark.sql.lambdas import mark_parameters
 from floodmark.sql.rules import Rule, refused, shown
 
 TEXT_BYTES_MAX = 64 * 1024
@@ -39,6 +40,9 @@ class DefinitionParser(SparkParser):
     }
     NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {}  # a column of that name goes first, as in Spark
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # array(1, 2)[0] is an element, not another array
+
+    def _replace_lambda(self, node: exp.Expr | None, _: list[exp.Expr]) -> exp.Expr | None:
+        return node  # which names are parameters is decided for the whole text, and as Spark does it
 
     def _parse_interval(self, *args: Any, **kwargs: Any) -> Any:
         """INTERVAL 1 DAY 2 HOURS becomes a sum; without parentheses `t - INTERVAL 1 DAY 2 HOURS` would mean another."""
@@ -87,6 +91,7 @@ def parse_query(text: str) -> exp.Query:
         tree = statements[0] if len(statements) == 1 else None
         if tree is not None:
             tree = tree.transform(_normalised, copy=False)
+            mark_parameters(tree)
     except ParseError as error:
         raise refused(Rule.NOT_SQL, _told(error)) from error
     except SqlglotError as error:
