@@ -4,7 +4,7 @@
     covered       the ledger was past it, before or at the commit: dropped                         INV-10
     superseded    its input moved on, before or at the commit: the scheduler asks anew
     frozen        an input is missing or not what was registered: nothing committed, told why      INV-9
-    failed        the computation failed: backs off, is quarantined in the end
+    failed        the computation failed, or its commit is too large: backs off, is quarantined in the end
     (given back)  a server or Spark is away, or the process stops: offered again, here or elsewhere
 
 The order is what keeps it right. The hold comes before anything is listed (INV-11). Inputs are looked at before and
@@ -174,6 +174,8 @@ class _Run:
                     endings[start] = ending
                 else:
                     del self.open[start]
+            elif verdict.worth is Worth.FAILED:
+                endings[start] = Ending("failed", verdict.why, rule="too-large", object=self.view, wasted=True)
             elif verdict.worth is not Worth.RUN:
                 endings[start] = Ending(str(verdict.worth), verdict.why, wasted=built is not None)
             elif built is not None:

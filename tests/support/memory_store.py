@@ -34,10 +34,24 @@ class OneByOne:
         return [answer_to(self, ops) for ops in writes]
 
 
-class MemoryStore(OneByOne):
-    """Nodes with versions in a dictionary; a commit is applied whole or not at all."""
+REQUEST_BYTES_MAX = 1_048_575
+"""What ZooKeeper takes (`jute.maxbuffer`)."""
 
-    def __init__(self) -> None:
+
+def request_bytes(ops: Sequence[Op]) -> int:
+    """The size of a multi on the wire: for each operation a header, its path, its data, and flags, version or ACL."""
+    data = sum(4 + len(op.data) for op in ops if isinstance(op, Create | Set))
+    return 8 + 9 + data + sum(9 + 4 + len(op.path) + (31 if isinstance(op, Create) else 4) for op in ops)
+
+
+class MemoryStore(OneByOne):
+    """Nodes with versions in a dictionary; a commit is applied whole or not at all.
+
+    One that is larger than ZooKeeper takes gets no answer: the server drops the connection.
+    """
+
+    def __init__(self, *, request_bytes_max: int = REQUEST_BYTES_MAX) -> None:
+        self.request_bytes_max = request_bytes_max
         self.nodes: dict[str, Node] = {"/": Node(b"", 0)}
         self.ephemeral: dict[str, str] = {}
         """The session that made each ephemeral node."""
@@ -62,6 +76,8 @@ class MemoryStore(OneByOne):
         return [name for name in below if "/" not in name]
 
     def commit(self, ops: Sequence[Op], *, session: str = "") -> Committed | Conflicted:
+        if request_bytes(ops) > self.request_bytes_max:
+            raise OutcomeUnknown(f"no answer to a write of {request_bytes(ops)} bytes")
         before, ephemeral_before = dict(self.nodes), dict(self.ephemeral)
         versions: list[int | None] = []
         for op in ops:

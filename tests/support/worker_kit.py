@@ -58,6 +58,8 @@ class PlayedView:
     poison: set[int] = field(default_factory=set)
     during_build: Callable[[], None] = lambda: None
     built: list[list[int]] = field(default_factory=list)
+    also_written: Mapping[int, tuple[DataFile, ...]] = field(default_factory=dict)
+    """Further files that the build of a bucket writes, by hour."""
     read: dict[str, list[str]] = field(default_factory=dict)
     """The segments each attempt's file was computed from, by file name."""
 
@@ -88,6 +90,7 @@ class PlayedView:
         for start, attempt in attempts.items():
             files[start] = (DataFile(f"{start}/{attempt}-0.parquet", 1, 1),)
             self.read[files[start][0].name] = present
+            files[start] += self.also_written.get(start // HOUR_MS, ())
         return Built(files, sum(s.rows for s in segments), len(files))
 
 

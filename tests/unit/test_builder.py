@@ -1,11 +1,13 @@
 """A batch from beginning to end on a ledger in memory: every ending, and bugs put back to see them caught."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from floodmark.core import tasks as worths
+from floodmark.core.buckets import DataFile
 from floodmark.core.dispatch import Policy, Progress
 from floodmark.core.errors import EngineLost, InvalidInput, Unavailable
 from floodmark.core.tasks import Verdict, Worth
@@ -277,6 +279,22 @@ def test_a_bucket_that_cannot_be_computed_fails_alone(bench: Bench) -> None:
     record = bench.kit.ledger.dispatch.records("rides_hourly")[5 * HOUR_MS]
     assert record.progress is Progress.FAILED
     assert "cannot compute" in record.error
+
+
+@pytest.mark.scenario("K12")
+def test_a_bucket_whose_commit_is_too_large_fails_alone_and_is_quarantined_in_the_end(bench: Bench) -> None:
+    """INV-10: before, the batch was refused and the scheduler offered all of it again, for ever."""
+    bench.kit.put(segment("a", 0, 3))
+    names = (hashlib.sha256(b"%d" % n).hexdigest() for n in range(20_000))
+    bench.view.also_written = {1: tuple(DataFile(name, 1, 1) for name in names)}
+    assert appends(bench, 0, 1, 2) == dict.fromkeys(range(3), "finished")
+    assert bench.outcomes() == {0: "committed", 1: "failed", 2: "committed"}
+    assert records(bench) == {1: Progress.FAILED}
+    bench.kit.clock.sleep_ms(60_000)
+    appends(bench, 1)
+    assert records(bench) == {1: Progress.QUARANTINED}
+    (record,) = bench.kit.ledger.dispatch.records("rides_hourly").values()
+    assert "/floodmark/views/rides_hourly/shards/0 would have" in record.error
 
 
 def test_a_copy_of_a_message_does_not_make_a_bucket_fail_twice(bench: Bench) -> None:

@@ -16,6 +16,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+ERROR_BYTES_MAX = 1_000
+"""What a record keeps of an error. The records of a shard are one node: 256 of the largest must fit."""
+
 
 class Progress(StrEnum):
     OFFERED = "offered"
@@ -164,7 +167,7 @@ def fail(
         record,
         progress=progress,
         worker="",
-        error=error[:1000],
+        error=error.encode(errors="replace")[:ERROR_BYTES_MAX].decode(errors="ignore"),
         frozen=frozen,
         changed_at_ms=now_ms,
         not_before_ms=not_before_ms,

@@ -4,6 +4,7 @@ covered      the ledger is past it: someone did it, or nobody needs it any more.
 superseded   its input changed, or the bucket needs another kind of work: the scheduler will ask for that
 ahead        it knows more than this reading of the ledger shows: read again, or give it back
 again        the attempt lost its hold, which says nothing of the task: give it back, unless that happens every time
+failed       its commit is larger than a write may be, whoever tries: counted as a failure (INV-10)
 run          it fits
 """
 
@@ -22,6 +23,7 @@ class Worth(StrEnum):
     SUPERSEDED = "superseded"
     AHEAD = "ahead"
     AGAIN = "again"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ def of_commit(decision: Decision) -> Verdict:
         return RUN
     if decision.reason is Reason.HOLD_LOST:
         return Verdict(Worth.AGAIN, decision.reason)
+    if decision.reason is Reason.TOO_LARGE:
+        return Verdict(Worth.FAILED, f"{decision.reason}: {decision.detail}")
     done = decision.found is not None and decision.found.state is State.VALID
     if done or decision.reason is Reason.DROPPED:
         return Verdict(Worth.COVERED, decision.reason)

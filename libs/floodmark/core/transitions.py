@@ -31,6 +31,7 @@ class Reason(StrEnum):
     BEYOND_SOURCE = "this bucket ends after the source's last instant"
     NOT_COVERED = "the view's coverage has not begun"
     DROPPED = "the view was dropped or replaced"
+    TOO_LARGE = "its commit is larger than a write may be"
     HOLD_LOST = "this attempt's hold ran out, so what it read and wrote may be gone"
 
 
@@ -48,6 +49,7 @@ class AlreadyTrue:
 class Rejected:
     reason: Reason
     found: Entry | None = None
+    detail: str = ""
 
 
 Decision = Changed | AlreadyTrue | Rejected

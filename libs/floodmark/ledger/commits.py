@@ -25,9 +25,10 @@ from floodmark.core.tables import TableHeader, ViewHeader
 from floodmark.core.transitions import Build, Changed, Decision, Mode, Reason, Rejected, Source
 from floodmark.ledger import paths
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
+from floodmark.ledger.halving import halved
 from floodmark.ledger.holds import Hold
 from floodmark.ledger.registry import Registry
-from floodmark.ledger.store import ANY_VERSION, Check, Committed, Op
+from floodmark.ledger.store import ANY_VERSION, Check, Committed, Op, TooLarge, node_too_large
 from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, SeenShard
 
 BUILDS_PER_COMMIT_MAX = 1024
@@ -105,9 +106,15 @@ class Commits:
     ) -> Outcome[Decisions]:
         """Commit finished builds of one view. One bucket's rejection does not take the others down.
 
-        With the hold under which they were built, nothing is committed once that hold is gone.
+        With the hold under which they were built, nothing is committed once that hold is gone. What is too large for
+        one write is committed in several, neighbours together; a bucket that is too large by itself is rejected.
         """
-        by_start = _by_start(view, builds)
+        ordered = sorted(_by_start(view, builds).values(), key=attrgetter("start_ms"))
+        outcomes = halved(ordered, lambda part: self._commit(view, incarnation, part, hold), alone=_too_large)
+        return _together(list(outcomes))
+
+    def _commit(self, view: str, incarnation: str, builds: Sequence[Build], hold: Hold | None) -> Outcome[Decisions]:
+        by_start = {build.start_ms: build for build in builds}
         trusting = True
 
         def attempt() -> _Step:
@@ -207,13 +214,22 @@ class Commits:
         table, checked = header.definition.table, group.slice_versions
         ops: list[Op] = [look.check_fence()]
         ops += [Check(paths.slice_(table, key), version) for key, version in checked.items()]
-        ops += [look.set_shard(number, shard) for number, shard in group.shards.items()]
+        ops += [self._set_shard(look, number, shard) for number, shard in group.shards.items()]
         moved, watermark_ops = _watermark(look, header, group, checked)
         ops += watermark_ops
         ops += group.data_end.check() if group.data_end else []
         ops += [Check(hold.path, ANY_VERSION)] if hold else []  # renewed meanwhile or not, it must stand
         kept = self._keeper(view, header.incarnation, moved, group.shards, ops)
         return Write(ops, group.decisions, kept, from_memory=trusting)
+
+    def _set_shard(self, look: Look, number: int, shard: Shard) -> Op:
+        """The shard with what is committed, unless that leaves no room for the marks of its buckets."""
+        written, bytes_max = look.set_shard(number, shard), self._engine.limits.shard_bytes
+        if len(written.data) > bytes_max:
+            bare = Shard({start: replace(entry, cause=None) for start, entry in shard})
+            if (size := look.size_of(bare)) > bytes_max:
+                raise node_too_large(written.path, size, bytes_max)
+        return written
 
     def _keeper(
         self, view: str, incarnation: str, moved: ViewHeader | None, shards: Mapping[int, Shard], ops: Sequence[Op]
@@ -323,6 +339,22 @@ def _merged(listed: Iterable[Mapping[str, int]]) -> dict[str, int] | None:
         if any(merged.setdefault(key, version) != version for key, version in versions.items()):
             return None
     return merged
+
+
+def _too_large(build: Build, error: TooLarge) -> Outcome[Decisions]:
+    return Outcome({build.start_ms: Rejected(Reason.TOO_LARGE, detail=str(error))}, 1, 0, 0)
+
+
+def _together(outcomes: Sequence[Outcome[Decisions]]) -> Outcome[Decisions]:
+    if len(outcomes) == 1:
+        return outcomes[0]
+    decisions = {start: decision for outcome in outcomes for start, decision in outcome.result.items()}
+    return Outcome(
+        decisions,
+        sum(outcome.tries for outcome in outcomes),
+        sum(outcome.conflicts for outcome in outcomes),
+        sum(outcome.unknowns for outcome in outcomes),
+    )
 
 
 def _by_start(view: str, builds: Sequence[Build]) -> dict[int, Build]:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from floodmark.core.errors import BudgetExhausted, FloodmarkError, OutcomeUnknown, SessionLost, Unavailable
 from floodmark.core.ports import Clock
-from floodmark.ledger.store import Answer, Committed, Node, Op, Store, check_sizes
+from floodmark.ledger.store import LIMITS, Answer, Committed, Limits, Node, Op, Store, check_sizes
 
 R = TypeVar("R")
 
@@ -88,6 +88,7 @@ class Engine:
     clock: Clock
     randomness: random.Random
     observe: Callable[[str, "Outcome[Any]"], None] = field(default=lambda _name, _outcome: None)
+    limits: Limits = LIMITS
 
     def run(
         self,
@@ -110,7 +111,7 @@ class Engine:
                 made = self._attempt(name, attempt, written_maybe=unknowns > 0)
                 if isinstance(made, Done):
                     return self._finished(name, Outcome(made.result, tries, conflicts, unknowns))
-                check_sizes(made.ops)
+                check_sizes(made.ops, self.limits)
                 step, answer = made, self._commit(made.ops)
             if isinstance(answer, Committed):
                 step.on_committed(answer)
@@ -157,7 +158,7 @@ class Engine:
         try:
             step = operation.decide(nodes)
             if isinstance(step, Write):
-                check_sizes(step.ops)
+                check_sizes(step.ops, self.limits)
         except FloodmarkError as error:
             return error
         return step

@@ -12,7 +12,7 @@ from floodmark.ledger.holds import Holds
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.retention import Retention
 from floodmark.ledger.session import Session
-from floodmark.ledger.store import Store
+from floodmark.ledger.store import LIMITS, Limits, Store
 from floodmark.ledger.views import Views
 from floodmark.ledger.zookeeper import ZooKeeperStore
 
@@ -34,10 +34,11 @@ def ledger_on(
     randomness: random.Random,
     budgets: Budgets | None = None,
     observe: Callable[[str, Outcome[Any]], None] = lambda _name, _outcome: None,
+    limits: Limits = LIMITS,
 ) -> Ledger:
     """A ledger on any store. `observe` sees every finished operation with its tries and conflicts."""
     budgets = budgets or Budgets()
-    engine = Engine(store, clock, randomness, observe)
+    engine = Engine(store, clock, randomness, observe, limits)
     registry = Registry(engine, budgets)
     return Ledger(
         store=store,

@@ -32,6 +32,7 @@ from floodmark.core.transitions import Source
 from floodmark.ledger import codec, paths
 from floodmark.ledger.condemned import refuse_condemned
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
+from floodmark.ledger.halving import halved
 from floodmark.ledger.store import Committed, Conflicted, Create, Delete, Node, Op, Set
 
 COMMANDS_PER_WRITE_MAX = 500
@@ -141,22 +142,21 @@ class Registry:
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def apply(self, table: str, commands: Iterable[Command], *, trace_id: str = "") -> list[Outcome[Registered]]:
-        """Add, replace and delete segments: one atomic write for each few hundred commands."""
+        """Add, replace and delete segments: one atomic write for each few hundred commands, or for fewer if those
+        would be too large."""
         listed = list(commands)
         outcomes: list[Outcome[Registered]] = []
-        for n in range(0, len(listed), COMMANDS_PER_WRITE_MAX):
-            # What the chunk before left is most likely still there: only the first one reads it.
-            outcomes += self._apply(table, _Chunk(listed[n : n + COMMANDS_PER_WRITE_MAX], trace_id, trusting=n > 0))
-        return outcomes
 
-    def _apply(self, table: str, chunk: "_Chunk") -> list[Outcome[Registered]]:
-        name = f"register {len(chunk.commands)} segments of {table}"
-        try:
-            return [self._engine.run(name, self._budgets.critical, lambda: self._attempt(table, chunk))]
-        except InvalidInput as error:
-            if error.rule != "write-too-large" or len(chunk.commands) == 1:
-                raise
-            return [outcome for half in chunk.halves() for outcome in self._apply(table, half)]
+        def write(part: Sequence[Command]) -> Outcome[Registered]:
+            # What the write before left is most likely still there: only the first one reads it.
+            chunk = _Chunk(part, trace_id, trusting=bool(outcomes))
+            name = f"register {len(part)} segments of {table}"
+            return self._engine.run(name, self._budgets.critical, lambda: self._attempt(table, chunk))
+
+        for n in range(0, len(listed), COMMANDS_PER_WRITE_MAX):
+            for outcome in halved(listed[n : n + COMMANDS_PER_WRITE_MAX], write):
+                outcomes.append(outcome)  # one by one: the next write looks whether there was one before
+        return outcomes
 
     def _attempt(self, table: str, chunk: "_Chunk") -> Done[Registered] | Write[Registered]:
         chunk.tries += 1
@@ -362,8 +362,3 @@ class _Chunk:
             return plan(snapshot.header.definition.grid, snapshot.contents, self.commands)
         except CommandsRefused as refusal:
             return refusal
-
-    def halves(self) -> tuple["_Chunk", "_Chunk"]:
-        at = len(self.commands) // 2
-        first = _Chunk(self.commands[:at], self.trace_id, trusting=self.trusting)
-        return first, _Chunk(self.commands[at:], self.trace_id, trusting=True)

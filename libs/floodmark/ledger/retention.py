@@ -9,13 +9,13 @@ Every step may be repeated, by anyone, after a crash anywhere.
 from collections.abc import Collection
 from dataclasses import replace
 
-from floodmark.core.errors import InvalidInput
 from floodmark.core.garbage import past_retention
 from floodmark.core.ports import new_id
 from floodmark.core.segments import Segment
 from floodmark.ledger import condemned, paths
 from floodmark.ledger.condemned import Condemnation, CondemnedFile, read_condemned
 from floodmark.ledger.engine import Budgets, Done, Engine, Write
+from floodmark.ledger.halving import halved
 from floodmark.ledger.registry import Registered, Registry, Snapshot
 from floodmark.ledger.store import Create, Delete, Op, Set
 
@@ -29,6 +29,10 @@ class Retention:
 
     def retire(self, table: str, *, before_ms: int, batch_max: int) -> Registered | None:
         """Remove the oldest segments whose data all lies before this time; None when there are none."""
+        writes = halved(range(batch_max), lambda part: self._retire(table, before_ms=before_ms, batch_max=len(part)))
+        return next(writes)  # the rest is left to the next call
+
+    def _retire(self, table: str, *, before_ms: int, batch_max: int) -> Registered | None:
         sent: list[Registered] = []
 
         def attempt() -> Done[Registered | None] | Write[Registered | None]:
@@ -43,12 +47,7 @@ class Retention:
             sent.append(write.result)
             return Write(write.ops, write.result, write.on_committed, write.from_memory)
 
-        try:
-            return self._engine.run(f"retire segments of {table}", self._budgets.critical, attempt).result
-        except InvalidInput as error:
-            if error.rule not in ("write-too-large", "node-too-large") or batch_max == 1:
-                raise
-            return self.retire(table, before_ms=before_ms, batch_max=batch_max // 2)
+        return self._engine.run(f"retire segments of {table}", self._budgets.critical, attempt).result
 
     def _removal(self, table: str, snapshot: Snapshot, due: list[Segment]) -> Write[Registered]:
         trace_id = new_id(self._engine.randomness).replace("-", "")

@@ -10,9 +10,24 @@ from typing import Protocol
 
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
 
-NODE_BYTES_MAX = 512 * 1024
-WRITE_BYTES_MAX = 1_000_000
-"""ZooKeeper drops the connection of a client that sends more than 1,048,575 bytes. We say which node is too large."""
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a write may be.
+
+    ZooKeeper drops the connection of a client that sends more than 1,048,575 bytes, and says nothing of the size. So
+    every write is measured before it is sent, and the error names the node that is too large.
+    """
+
+    node_bytes: int = 990_000
+    write_bytes: int = 1_000_000
+    shard_bytes: int = 512 * 1024
+    """What a commit may fill a shard with. The rest is room for marks, which must always be possible (INV-7): each
+    bucket's cause takes less than 1,750 bytes."""
+
+
+LIMITS = Limits()
+NODE_BYTES_MAX, WRITE_BYTES_MAX = LIMITS.node_bytes, LIMITS.write_bytes
 ANY_VERSION = -1
 """A check at this version asks only that the node exists."""
 
@@ -109,20 +124,33 @@ class WatchableStore(Store, Protocol):
         """As `children`; `on_change` is called with this path when a child came or went."""
 
 
-def check_sizes(ops: Sequence[Op]) -> None:
+class TooLarge(InvalidInput):
+    """A write that is larger than the store takes. With fewer things in it, it may fit: see `halving`."""
+
+    def __init__(self, rule: str, path: str, size_bytes: int, said: str) -> None:
+        super().__init__(rule, said)
+        self.path = path
+        """The node that is too large, or the largest of a write that is."""
+        self.size_bytes = size_bytes
+
+
+def check_sizes(ops: Sequence[Op], limits: Limits = LIMITS) -> None:
     """Refuse what the store would answer with a dropped connection."""
     total = 0
     for op in ops:
         size = len(op.data) if isinstance(op, Create | Set) else 0
-        if size > NODE_BYTES_MAX:
-            raise InvalidInput(
-                "node-too-large", f"{op.path} would have {size} bytes, at most {NODE_BYTES_MAX} are allowed"
-            )
+        if size > limits.node_bytes:
+            raise node_too_large(op.path, size, limits.node_bytes)
         total += size + len(op.path) + 64
-    if total > WRITE_BYTES_MAX:
+    if total > limits.write_bytes:
         largest = max(ops, key=lambda op: len(op.data) if isinstance(op, Create | Set) else 0)
-        raise InvalidInput(
-            "write-too-large",
-            f"one write of {len(ops)} operations would have {total} bytes, at most {WRITE_BYTES_MAX} are allowed; "
-            f"the largest is {largest.path}",
+        said = (
+            f"one write of {len(ops)} operations would have {total} bytes, at most {limits.write_bytes} are allowed; "
+            f"the largest is {largest.path}"
         )
+        raise TooLarge("write-too-large", largest.path, total, said)
+
+
+def node_too_large(path: str, size_bytes: int, bytes_max: int) -> TooLarge:
+    said = f"{path} would have {size_bytes} bytes, at most {bytes_max} are allowed"
+    return TooLarge("node-too-large", path, size_bytes, said)

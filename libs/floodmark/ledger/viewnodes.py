@@ -142,7 +142,11 @@ class Look:
             return Create(path, codec.encode_shard(EMPTY_SHARD, self._active.header.definition.grid))
         return Check(path, seen.version)
 
-    def set_shard(self, number: int, shard: Shard) -> Op:
+    def size_of(self, shard: Shard) -> int:
+        """How many bytes a shard takes."""
+        return len(codec.encode_shard(shard, self._active.header.definition.grid))
+
+    def set_shard(self, number: int, shard: Shard) -> Create | Set:
         seen = self._shards[number]
         data = codec.encode_shard(shard, self._active.header.definition.grid)
         path = paths.shard(self._view, number)
