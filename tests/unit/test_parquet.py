@@ -13,7 +13,7 @@ import pytest
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.parquet import inspection
 from floodmark.parquet.inspection import Inspected, inspect, schema_of
-from floodmark.parquet.lake import Lake
+from floodmark.parquet.lake import Lake, is_hidden
 
 NOON_MS = int(datetime(2014, 1, 5, 12, tzinfo=UTC).timestamp() * 1000)
 
@@ -171,7 +171,8 @@ def test_a_path_that_lies_elsewhere_is_refused(path: str) -> None:
         Lake("/lake/rides").relative(path)
 
 
-def test_a_link_is_followed_inside_the_location_and_refused_when_it_leads_out(tmp_path: Path) -> None:
+def test_a_file_reached_through_a_link_is_refused(tmp_path: Path) -> None:
+    """It goes by its own name if it lies in the location, and by none if it does not."""
     location, outside = tmp_path / "rides", tmp_path / "secret"
     location.mkdir()
     outside.mkdir()
@@ -181,7 +182,13 @@ def test_a_link_is_followed_inside_the_location_and_refused_when_it_leads_out(tm
     (location / "leads_out").symlink_to(outside / "real")
     (location / "dir_out").symlink_to(outside)
     lake = Lake(str(location))
-    assert lake.file("inside") is not None
+    (location / "deep").mkdir()
+    (location / "deep" / "up").symlink_to(location)
+    for path, own in (("inside", "real"), ("deep/up/real", "real")):
+        with pytest.raises(InvalidInput, match=rf"^link: .* its own name is '{own}'"):
+            lake.file(path)
+        assert not lake.has(path)
+    assert lake.has("real")
     for path in ("leads_out", "dir_out/real"):
         with pytest.raises(InvalidInput, match=r"^outside-location: .* is a link that leads out"):
             lake.file(path)
@@ -194,6 +201,55 @@ def test_a_location_reached_by_a_link_is_as_good_as_any(tmp_path: Path) -> None:
     (tmp_path / "real" / "a").write_bytes(b"1")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert Lake(str(tmp_path / "link")).file("a") is not None
+
+
+def test_a_listing_has_each_file_once_whatever_links_there_are(tmp_path: Path) -> None:
+    """A link beside a directory lists its files twice, one to a directory above it some forty times."""
+    location = tmp_path / "rides"
+    for name in ("day=1/a.parquet", "day=2/b.parquet"):
+        (location / name).parent.mkdir(parents=True)
+        (location / name).write_bytes(b"x")
+    (location / "latest").symlink_to(location / "day=2")
+    (location / "day=1" / "loop").symlink_to(location)
+    (location / "copy.parquet").symlink_to(location / "day=1" / "a.parquet")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "c.parquet").write_bytes(b"x")
+    (location / "out").symlink_to(tmp_path / "elsewhere")
+    assert sorted(f.path for f in Lake(str(location)).files("*.parquet")) == ["day=1/a.parquet", "day=2/b.parquet"]
+
+
+def test_a_listed_file_looks_as_it_does_by_itself(tmp_path: Path) -> None:
+    """Otherwise the scanner would take every registered file for a changed one."""
+    (tmp_path / "day=1").mkdir()
+    for name in ("a.parquet", "day=1/b.parquet"):
+        (tmp_path / name).write_bytes(b"xyz")
+    lake = Lake(str(tmp_path))
+    found = list(lake.files("*.parquet"))
+    assert len(found) == 2
+    assert found == lake.files_at([f.path for f in found])
+
+
+def test_a_location_that_is_not_there_cannot_be_listed(tmp_path: Path) -> None:
+    """An empty listing would mean that every file is gone."""
+    with pytest.raises(Unavailable, match="cannot be listed"):
+        list(Lake(str(tmp_path / "absent")).files("*"))
+
+
+@pytest.mark.parametrize(
+    ("path", "hidden"),
+    [
+        ("a.parquet", False),
+        ("_a.parquet", True),
+        (".a.parquet", True),
+        ("day=1/_a.parquet", True),
+        ("_temporary/a.parquet", True),
+        (".staging/a.parquet", True),
+        ("_day=1/a.parquet", False),
+        ("a.parquet._COPYING_", True),
+    ],
+)
+def test_what_spark_does_not_list_is_hidden(path: str, *, hidden: bool) -> None:
+    assert is_hidden(path) is hidden
 
 
 def test_hidden_and_unfinished_files_and_odd_names_are_not_listed(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSy
 
 from floodmark.core.errors import InvalidInput, Unavailable
 
+LINK, OUTSIDE = "link", "outside-location"
+"""Rules about names that lead elsewhere."""
 # What no later try would change. Anything else may be the store or the network having a bad moment.
 _HOPELESS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}
 
@@ -64,21 +66,23 @@ class Lake:
         return path.removeprefix(prefix)
 
     def _outside(self, path: str) -> InvalidInput:
-        return InvalidInput("outside-location", f"{path!r} does not lie below {self.location}")
+        return InvalidInput(OUTSIDE, f"{path!r} does not lie below {self.location}")
 
     def files(self, glob: str) -> Iterator[LakeFile]:
         """Every file below the location whose name fits.
 
-        Left out are hidden files, those of unfinished writers, and names that are not UTF-8: none could be announced.
+        Left out are hidden files, those of unfinished writers, names that are not UTF-8, and whatever lies behind a
+        link: none could be registered.
         """
         try:
-            found = self._files.get_file_info(FileSelector("", recursive=True, allow_not_found=False))
+            found = self._listed() if self.directory is None else _walked(self.directory)
+            yield from (file for file in found if fits(file.path, glob))
         except OSError as error:
             raise Unavailable(f"location {self.location} cannot be listed: {error}") from error
-        for info in found:
-            path = _path_of(info)
-            hidden = any(part[0] in "._" for part in PurePosixPath(path).parts)
-            if info.type is FileType.File and not hidden and fnmatchcase(posixpath.basename(path), glob):
+
+    def _listed(self) -> Iterator[LakeFile]:
+        for info in self._files.get_file_info(FileSelector("", recursive=True, allow_not_found=False)):
+            if info.type is FileType.File and _path_of(info):
                 yield _lake_file(info)
 
     def is_there(self) -> bool:
@@ -91,6 +95,15 @@ class Lake:
         with self.reading(path):
             info = self._files.get_file_info(self._inside(path))
         return _lake_file(info) if info.type is FileType.File else None
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file of this name. One that is reached only through a link goes by another name."""
+        try:
+            return self.file(path) is not None
+        except InvalidInput as error:
+            if error.rule in (LINK, OUTSIDE):
+                return False
+            raise
 
     def files_at(self, paths: Sequence[str]) -> list[LakeFile | None]:
         """These files as they are now, asked for in one go; None for each that is not there."""
@@ -152,12 +165,19 @@ class Lake:
             raise Unavailable(f"{path} in {self.location} cannot be read: {error}") from error
 
     def _inside(self, path: str) -> str:
-        """The relative path, having made sure that no symbolic link on the way leads out of the location."""
+        """The relative path, having made sure that there is no symbolic link on the way.
+
+        A file has one name: under two, its rows would count twice. The location itself may be a link.
+        """
         relative = self.relative(path)
         if self.directory is not None:
-            real, base = os.path.realpath(f"{self.directory}/{relative}"), os.path.realpath(self.directory)
-            if not real.startswith(base.rstrip("/") + "/"):
-                raise InvalidInput("outside-location", f"{path!r} is a link that leads out of {self.location}")
+            real = os.path.realpath(f"{self.directory}/{relative}")
+            base = os.path.realpath(self.directory).rstrip("/") + "/"
+            if not real.startswith(base):
+                raise InvalidInput(OUTSIDE, f"{path!r} is a link that leads out of {self.location}")
+            if real != base + relative:
+                own = real.removeprefix(base)
+                raise InvalidInput(LINK, f"{path!r} is reached through a link; its own name is {own!r}, announce that")
         return relative
 
     def _all_inside(self, paths: Sequence[str]) -> list[str]:
@@ -175,11 +195,70 @@ class Lake:
         return inside
 
 
+def is_hidden(path: str) -> bool:
+    """Whether Spark would not see this file, by its name or that of a directory it lies in.
+
+    A name with an equals sign is one of Hive's partitions, whatever it begins with.
+    """
+    return any(_is_hidden_name(part) for part in PurePosixPath(path).parts)
+
+
+def _is_hidden_name(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+
+
+def fits(path: str, glob: str) -> bool:
+    return not is_hidden(path) and fnmatchcase(posixpath.basename(path), glob)
+
+
 def _path_of(info: FileInfo) -> str:
+    """Empty for a name that is not UTF-8."""
     try:
         return str(info.path)
     except UnicodeDecodeError:
-        return "_"  # as good as hidden
+        return ""
+
+
+def _walked(directory: str) -> Iterator[LakeFile]:
+    """Every file below a local directory, each once: links are not followed, to files or to directories.
+
+    A link to a directory would list its files twice, one to a directory above it again and again.
+    """
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        try:
+            entries = os.scandir(f"{directory}/{below}")
+        except (FileNotFoundError, NotADirectoryError):
+            if not below:
+                raise
+            continue  # it went after its parent was listed
+        with entries:
+            for entry in entries:
+                path = below + entry.name
+                if not _is_text(entry.name) or _is_hidden_name(entry.name):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(path + "/")
+                elif entry.is_file(follow_symlinks=False) and (found := _stat(entry)):
+                    yield LakeFile(path, *found)
+
+
+def _stat(entry: os.DirEntry[str]) -> tuple[int, str, int] | None:
+    """As Arrow tells of the same file. None when it went after its directory was listed."""
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found.st_size, f"{found.st_size}:{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _lake_file(info: FileInfo) -> LakeFile:
