@@ -89,6 +89,7 @@ def request_of(announced: SegmentAnnounced, trace_id: str) -> Request:
         name=announced.name,
         metadata=announced.metadata,
         trace_id=trace_id,
+        only_if_absent=announced.only_if_absent,
     )
 
 

@@ -1,9 +1,18 @@
 """Registers files: looks into each, then brings a whole batch into the registry in few writes.
 
 A file is registered under one name. Whoever announces it without a name means the one it has.
+
+SUBTLE: looking takes time, and another ingester may look later and write earlier. So an older look must not win, in
+whatever order the two are written. Two things are checked within each attempt of the write:
+
+    the registry   what was registered of this segment when the look began is what is registered now
+    the files      each file still looks as it did, and one that is to be forgotten for being gone is still gone
+
+The first alone misses a file that was registered and forgotten in between; the second alone misses a later word of the
+producer about the same files. What has been overtaken is tried again by whoever still has to: it is looked at again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,15 +22,16 @@ import structlog
 
 from floodmark.contracts.messages import SegmentMetadata
 from floodmark.core.errors import BudgetExhausted, InvalidInput, OutcomeUnknown, Unavailable
-from floodmark.core.registry import Command, CommandsRefused, Draft, Put, Remove
+from floodmark.core.registry import OVERTAKEN, Change, Command, CommandsRefused, Contents, Draft, Put, Remove, Seen
 from floodmark.core.segments import Segment
 from floodmark.core.tables import TableDefinition
 from floodmark.ledger.ledger import Ledger
-from floodmark.parquet.inspection import Inspected, inspect
-from floodmark.parquet.lake import Lake
+from floodmark.parquet.inspection import Inspected, check_columns, inspect
+from floodmark.parquet.lake import Lake, is_hidden
 
 log = structlog.get_logger()
 
+PRESENT = "file-present"
 Trouble = InvalidInput | Unavailable | OutcomeUnknown
 """Why a request was not carried out: refuse it, or try again."""
 
@@ -36,6 +46,7 @@ class Request:
     name: str | None
     metadata: SegmentMetadata | None
     trace_id: str
+    only_if_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,33 @@ class _Batch:
     commands: dict[str, Command] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     """The segment that each request is about, by the request's position."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """Whether a batch of commands still holds: asked within each attempt of its write."""
+
+    lake: Lake
+    commands: Mapping[str, Command]
+    only_if_absent: Set[str]
+    """The segments that are to be forgotten only if their files are not there."""
+
+    def confirm(self, definition: TableDefinition, changes: Sequence[Change]) -> None:
+        refused = {name: error for change in changes for name, error in self._gone(change)}
+        puts = {c.name: c.new for c in changes if c.new is not None}
+        now = self.lake.files_at([segment.path for segment in puts.values()])
+        for (name, segment), file in zip(puts.items(), now, strict=True):
+            if file is None or file.stamp != segment.stamp:
+                refused[name] = InvalidInput(OVERTAKEN, f"{segment.path} was changed or removed since it was read")
+            elif error := _misfit(definition, self.commands[name], segment.path):
+                refused[name] = error
+        if refused:
+            raise CommandsRefused(refused)
+
+    def _gone(self, change: Change) -> Iterator[tuple[str, InvalidInput]]:
+        old = change.old
+        if change.action == "deleted" and change.name in self.only_if_absent and old and self.lake.has(old.path):
+            yield change.name, InvalidInput(PRESENT, f"{old.path} is there again")
 
 
 @dataclass(slots=True)
@@ -77,14 +115,18 @@ class Registrar:
 
     def _register(self, table: str, requests: Sequence[Request]) -> list[Trouble | None]:
         try:
-            definition = self.ledger.registry.header(table).definition
+            before = self.ledger.registry.snapshot(table)
+            definition = before.header.definition
             looks = list(self.pool.map(lambda r: self._look(definition, r), requests))
-            commands = self._commands(table, requests, looks)
+            commands = _commands(before.contents, requests, looks)
+            lake = self._lake(definition)
         except (InvalidInput, Unavailable) as error:
             return [error] * len(requests)
         outcomes: list[Trouble | None] = [None if isinstance(c, Put | Remove) else c for c in commands]
         for batch in _batches(commands):
-            troubles = self._apply(table, list(batch.commands.values()))
+            only_if_absent = {name for n, name in batch.names.items() if requests[n].only_if_absent}
+            check = _Check(lake, batch.commands, only_if_absent)
+            troubles = self._apply(table, list(batch.commands.values()), check)
             for n, name in batch.names.items():
                 outcomes[n] = _outcome(requests[n], troubles.get(name))
         return outcomes
@@ -98,48 +140,35 @@ class Registrar:
             if request.action == "delete":
                 return _Look(path, None)
             assert path is not None, "the contract demands a path"
+            _check_visible(path)
             content = inspect(lake, path, time_column=definition.time_column, columns=definition.columns)
         except (InvalidInput, Unavailable) as error:
             return error
         return _Look(path, content)
 
-    def _commands(
-        self, table: str, requests: Sequence[Request], looks: Sequence[_Look | Trouble]
-    ) -> list[Command | Trouble]:
-        """In the order of the requests: what one of them names, a later one may mean by its path alone."""
-        draft = Draft(self.ledger.registry.snapshot(table).contents)
-        commands: list[Command | Trouble] = []
-        for request, look in zip(requests, looks, strict=True):
-            command = _command(request, look, draft) if isinstance(look, _Look) else look
-            if isinstance(command, Put | Remove):
-                with suppress(InvalidInput):  # whether it is refused is decided in the write
-                    draft.apply(command)
-            commands.append(command)
-        return commands
-
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def _apply(self, table: str, commands: list[Command]) -> dict[str, Trouble]:
+    def _apply(self, table: str, commands: list[Command], check: "_Check") -> dict[str, Trouble]:
         """Write the batch. Returns the trouble by segment; those that are not in it are registered."""
         try:
-            self._write(table, commands)
+            self._write(table, commands, check)
         except CommandsRefused as error:
             rest = [command for command in commands if command.name not in error.refused]
-            return {**error.refused, **(self._apply(table, rest) if rest else {})}
+            return {**error.refused, **(self._apply(table, rest, check) if rest else {})}
         except InvalidInput as error:
             if len(commands) == 1:
                 return {commands[0].name: error}
             # One of them cannot be written; the others must not suffer for it. What was written already is no change.
             half = len(commands) // 2
-            return {**self._apply(table, commands[:half]), **self._apply(table, commands[half:])}
+            return {**self._apply(table, commands[:half], check), **self._apply(table, commands[half:], check)}
         except (Unavailable, OutcomeUnknown) as error:
             return {command.name: error for command in commands}
         except BudgetExhausted as error:
             return {command.name: Unavailable(str(error)) for command in commands}
         return {}
 
-    def _write(self, table: str, commands: list[Command]) -> None:
-        outcomes = self.ledger.registry.apply(table, commands)
+    def _write(self, table: str, commands: list[Command], check: "_Check") -> None:
+        outcomes = self.ledger.registry.apply(table, commands, confirm=check.confirm)
         for change, registered in ((c, o.result) for o in outcomes for c in o.result.changes):
             log.info(
                 "segment_registered",
@@ -168,19 +197,54 @@ class Registrar:
         return lake
 
 
+def _check_visible(path: str) -> None:
+    if is_hidden(path):
+        why = "a name that begins with _ or . is hidden from Spark, so its rows would be missing; rename it"
+        raise InvalidInput("hidden-name", f"{path}: {why}")
+
+
+def _commands(
+    registered: Contents, requests: Sequence[Request], looks: Sequence[_Look | Trouble]
+) -> list[Command | Trouble]:
+    """In the order of the requests: what one of them names, a later one may mean by its path alone.
+
+    `registered` is what there was before the looks began.
+    """
+    draft = Draft(registered)
+    commands: list[Command | Trouble] = []
+    for request, look in zip(requests, looks, strict=True):
+        command = _command(request, look, draft) if isinstance(look, _Look) else look
+        if isinstance(command, Put | Remove):
+            with suppress(InvalidInput):  # whether it is refused is decided in the write
+                draft.apply(command)
+        commands.append(command)
+    return commands
+
+
 def _command(request: Request, look: _Look, draft: Draft) -> Command | Trouble:
     known = None if look.path is None else draft.name_at(look.path)
     name = request.name or known or look.path
     assert name is not None, "the contract demands a path or a name"
+    seen = Seen(draft.segment(name))
     if look.content is None:
-        return Remove(name, request.trace_id)
+        return Remove(name, request.trace_id, seen)
     assert look.path is not None, "what has content has a path"
     try:
         segment = _segment(name, look.path, look.content)
         _check_metadata(look.path, segment, request.metadata)
     except InvalidInput as error:
         return error
-    return Put(segment, request.trace_id)
+    return Put(segment, request.trace_id, look.content.columns, seen)
+
+
+def _misfit(definition: TableDefinition, command: Command, path: str) -> InvalidInput | None:
+    """Why a file does not fit its table. The table may have got its columns only now, by the first of its files."""
+    try:
+        if isinstance(command, Put) and command.columns:
+            check_columns(path, command.columns, definition.columns)
+    except InvalidInput as error:
+        return error
+    return None
 
 
 def _segment(name: str, path: str, found: Inspected) -> Segment:
@@ -206,8 +270,15 @@ def _check_metadata(path: str, found: Segment, claimed: SegmentMetadata | None) 
 
 
 def _outcome(request: Request, trouble: Trouble | None) -> Trouble | None:
-    """A file announced without a name means the one it has; if it got that only now, the next try will know it."""
-    if request.name is None and isinstance(trouble, InvalidInput) and trouble.rule == "path-taken":
+    """What is to come of a request whose command was refused in the write."""
+    if not isinstance(trouble, InvalidInput):
+        return trouble
+    if trouble.rule == PRESENT:
+        return None  # the scanner takes it for gone no longer, and announces it if it is not as it was registered
+    if trouble.rule == OVERTAKEN:
+        return Unavailable(f"{request.path or request.name} of {request.table} is looked at again: {trouble}")
+    if request.name is None and trouble.rule == "path-taken":
+        # Announced without a name, it means the one it has. If it got that only now, the next try will know it.
         return Unavailable(f"{request.path} of {request.table} was given a name meanwhile: {trouble}")
     return trouble
 

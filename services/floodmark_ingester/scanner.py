@@ -138,9 +138,11 @@ class Scanner:
     def _gone_news(self, lake: Lake, definition: TableDefinition, segment: Segment, before: _Sightings) -> _News | None:
         """A registered file that is not listed. It may just not fit the glob: only one that is not there is gone."""
         sighting = self._sight(definition.name, segment.path, GONE, before)
-        if self.clock.monotonic_ms() < sighting.due_ms or lake.file(segment.path) is not None:
+        if self.clock.monotonic_ms() < sighting.due_ms or lake.has(segment.path):
             return None
-        return _News(sighting, SegmentAnnounced(table=definition.name, action="delete", name=segment.name))
+        return _News(
+            sighting, SegmentAnnounced(table=definition.name, action="delete", name=segment.name, only_if_absent=True)
+        )
 
     def _sight(self, table: str, path: str, stamp: str, before: _Sightings) -> _Sighting:
         sighting = before.get(path)

@@ -1,17 +1,22 @@
 """Registering batches of files, on a ledger in memory: order, names, and trouble that stays where it belongs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from floodmark.bus.ports import Outgoing
 from floodmark.contracts.messages import SegmentMetadata
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
+from floodmark.core.registry import Command
 from floodmark.core.tables import TableDefinition
 from floodmark.ledger.store import Store
+from floodmark_ingester import registrar
 from floodmark_ingester.outbox import Outbox
 from floodmark_ingester.registrar import Registrar, Request, Trouble
 from tests.support.ledger_kit import HOUR_MS, Kit
@@ -70,8 +75,8 @@ def add(path: str, name: str | None = None, claimed: dict[str, int] | None = Non
     return Request("rides", "add", path, name, metadata, path.encode().hex().zfill(32))
 
 
-def delete(path: str | None = None, name: str | None = None) -> Request:
-    return Request("rides", "delete", path, name, None, "1" * 32)
+def delete(path: str | None = None, name: str | None = None, *, only_if_absent: bool = False) -> Request:
+    return Request("rides", "delete", path, name, None, "1" * 32, only_if_absent)
 
 
 def test_a_batch_is_one_registry_write_and_one_event(desk: Desk) -> None:
@@ -94,10 +99,10 @@ def test_a_segment_the_registry_cannot_hold_is_refused_alone(desk: Desk, monkeyp
     desk.write("a", "b", "c", "d")
     refusing = desk.ledger.registry.apply
 
-    def apply(table: str, commands: list[object]) -> object:
-        if any("'c'" in repr(command) for command in commands):
+    def apply(table: str, commands: list[Command], **how: Any) -> object:
+        if any(command.name == "c" for command in commands):
             raise InvalidInput("node-too-large", "the slice is full")
-        return refusing(table, commands)  # type: ignore[arg-type]
+        return refusing(table, commands, **how)
 
     monkeypatch.setattr(desk.ledger.registry, "apply", apply)
     outcomes = desk.ask(*(add(path) for path in "abcd"))
@@ -243,7 +248,7 @@ def test_a_registry_that_cannot_be_reached_means_try_again(desk: Desk, monkeypat
     def away(_: str) -> None:
         raise Unavailable("not connected to ZooKeeper")
 
-    monkeypatch.setattr(desk.ledger.registry, "header", away)
+    monkeypatch.setattr(desk.ledger.registry, "snapshot", away)
     (trouble,) = desk.ask(add("a"))
     assert isinstance(trouble, Unavailable)
 
@@ -258,3 +263,167 @@ def test_a_condemned_file_is_refused_alone(tmp_path: Path) -> None:
     assert (fine, also_fine) == (None, None)
     assert str(refused) == "condemned: a is past the retention of table 'rides' and about to be deleted"
     assert desk.names == {"b": "b", "c": "c"}
+
+
+@pytest.mark.scenario("I4")
+@pytest.mark.parametrize("path", ["_x.parquet", ".x.parquet", "_tmp/x.parquet", "day=1/.staging/x.parquet"])
+def test_an_announced_file_that_spark_does_not_list_is_refused(desk: Desk, path: str) -> None:
+    """Registered, its rows would be missing from every answer."""
+    (desk.location / path).parent.mkdir(parents=True, exist_ok=True)
+    desk.write(path)
+    (refused,) = desk.ask(add(path))
+    assert isinstance(refused, InvalidInput)
+    assert (refused.rule, desk.names) == ("hidden-name", {})
+    assert desk.ask(delete(path)) == [None], "one that was registered before this rule can be taken out"
+
+
+@pytest.mark.scenario("I4")
+def test_a_file_announced_through_a_link_is_refused_and_told_its_own_name(desk: Desk) -> None:
+    (desk.location / "day=1").mkdir()
+    desk.write("day=1/a")
+    (desk.location / "latest").symlink_to(desk.location / "day=1")
+    refused, fine = desk.ask(add("latest/a"), add("day=1/a"))
+    assert str(refused).startswith("link: 'latest/a' is reached through a link; its own name is 'day=1/a'")
+    assert (fine, desk.names) == (None, {"day=1/a": "day=1/a"})
+
+
+# -- an older look ends after a newer one -------------------------------------------------------------------------
+
+
+def overtaken_after_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Desk], object], before: str = ""
+) -> Desk:
+    """A desk that has looked at its first file and pauses, while something happens and a peer registers it."""
+    store = MemoryStore()
+    desk, peer = Desk(tmp_path, store), Desk(tmp_path, store, seed=2)
+    if before:
+        write_parquet(tmp_path / before, 1, 2, rows=5)
+        assert peer.ask(add(before)) == [None]
+    looked: list[bool] = []
+
+    def inspect(*args: Any, **kwargs: Any) -> Any:
+        found = real(*args, **kwargs)
+        if args[1] == "a" and not looked:
+            looked.append(True)
+            meanwhile(peer)
+        return found
+
+    real = registrar.inspect
+    monkeypatch.setattr(registrar, "inspect", inspect)
+    return desk
+
+
+def rows_of(desk: Desk) -> dict[str, int]:
+    return {s.name: s.rows for s in desk.ledger.registry.snapshot("rides").by_name.values()}
+
+
+@pytest.mark.scenario("I8")
+@pytest.mark.parametrize("known_before", [False, True])
+def test_an_older_look_leaves_the_newer_registration_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known_before: bool
+) -> None:
+    """Look at the old content, the file is replaced, a peer looks and registers, then the older look is written."""
+
+    def replaced(peer: Desk) -> None:
+        write_parquet(tmp_path / "a", 1, 3, rows=20)
+        assert peer.ask(add("a")) == [None]
+
+    desk = overtaken_after_looking(tmp_path, monkeypatch, replaced, before="a" if known_before else "")
+    desk.write("a", "b")
+    trouble, fine = desk.ask(add("a"), add("b"))
+    assert isinstance(trouble, Unavailable), "it is looked at again"
+    assert (fine, rows_of(desk)) == (None, {"a": 20, "b": 10})
+    assert desk.ask(add("a")) == [None]
+    assert rows_of(desk) == {"a": 20, "b": 10}
+
+
+@pytest.mark.scenario("I8")
+def test_an_older_look_does_not_bring_back_what_a_newer_one_found_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Registered and forgotten in between, the registry is as it was before the older look."""
+
+    def gone(peer: Desk) -> None:
+        assert peer.ask(add("a")) == [None]
+        (tmp_path / "a").unlink()
+        assert peer.ask(delete("a", only_if_absent=True)) == [None]
+
+    desk = overtaken_after_looking(tmp_path, monkeypatch, gone)
+    desk.write("a")
+    (trouble,) = desk.ask(add("a"))
+    assert isinstance(trouble, Unavailable)
+    assert rows_of(desk) == {}
+    (refused,) = desk.ask(add("a"))
+    assert getattr(refused, "rule", None) == "file-absent"
+
+
+@pytest.mark.scenario("I8")
+def test_a_file_found_gone_that_came_back_is_not_forgotten(desk: Desk) -> None:
+    """The scanner saw it gone. By the time its word is carried out the file is there, and may be registered anew."""
+    desk.write("a")
+    assert desk.ask(add("a")) == [None]
+    assert desk.ask(delete(name="a", only_if_absent=True)) == [None]
+    assert rows_of(desk) == {"a": 10}
+    (desk.location / "a").unlink()
+    assert desk.ask(delete(name="a", only_if_absent=True)) == [None]
+    assert rows_of(desk) == {}
+
+
+@pytest.mark.scenario("I8")
+def test_a_removal_decided_before_a_newer_registration_does_not_take_that_away(tmp_path: Path) -> None:
+    """Two words about one segment: the earlier one is carried out late, and has to be decided again."""
+    first, second = write_parquet(tmp_path / "a", 1, 2), write_parquet(tmp_path / "b", 1, 2, rows=20)
+    assert (first.name, second.name) == ("a", "b")
+    store = MemoryStore()
+    watched = Watched(store)
+    desk, peer = Desk(tmp_path, watched), Desk(tmp_path, store, seed=2)
+    peer.ask(add("a", name="day1"))
+    at = len(watched.commits) + 1
+    watched.before_commit = lambda n: peer.ask(add("b", name="day1")) if n == at else None
+    (trouble,) = desk.ask(delete(name="day1"))
+    assert isinstance(trouble, Unavailable)
+    assert desk.names == {"day1": "b"}
+
+
+# -- the first file decides the columns ----------------------------------------------------------------------------
+
+
+def write_fares(path: Path, fares: list[Any], kind: pa.DataType, **more: list[Any]) -> None:
+    times = pa.array([HOUR_MS] * len(fares), pa.timestamp("ms", tz="UTC"))
+    pq.write_table(pa.table({"event_time": times, "fare": pa.array(fares, kind), **more}), path)
+
+
+def columns_of(desk: Desk) -> dict[str, str]:
+    return dict(desk.ledger.registry.header("rides").definition.columns)
+
+
+def test_the_first_file_of_a_table_decides_its_columns(desk: Desk) -> None:
+    """In the same write; a later file that does not fit is refused by name, and one with more columns is fine."""
+    write_fares(desk.location / "a", [1.5], pa.float64())
+    write_fares(desk.location / "b", ["1.5"], pa.string())
+    write_fares(desk.location / "c", [2.5], pa.float64(), tip=[1])
+    assert columns_of(desk) == {}
+    assert desk.ask(add("a")) == [None]
+    assert (columns_of(desk), desk.version) == ({"event_time": "timestamp[ms, tz=UTC]", "fare": "double"}, 1)
+    refused, fine = desk.ask(add("b"), add("c"))
+    assert str(refused) == "schema: b: the table has column 'fare' as double, the file has it as string"
+    assert (fine, set(desk.names)) == (None, {"a", "c"})
+
+
+def test_the_first_of_a_batch_decides_for_the_rest_of_it(desk: Desk) -> None:
+    write_fares(desk.location / "a", ["1.5"], pa.string())
+    write_fares(desk.location / "b", [1.5], pa.float64())
+    write_fares(desk.location / "c", ["2.5"], pa.string())
+    outcomes = desk.ask(add("a"), add("b"), add("c"))
+    assert [getattr(outcome, "rule", None) for outcome in outcomes] == [None, "schema", None]
+    assert (columns_of(desk)["fare"], set(desk.names)) == ("string", {"a", "c"})
+
+
+def test_of_two_first_files_with_different_columns_one_is_refused(tmp_path: Path) -> None:
+    """Two ingesters look at them while the table has no columns; the write that comes second finds that it has."""
+    write_fares(tmp_path / "a", [1.5], pa.float64())
+    write_fares(tmp_path / "b", ["1.5"], pa.string())
+    desk = racing(tmp_path, add("b"))
+    (refused,) = desk.ask(add("a"))
+    assert str(refused) == "schema: a: the table has column 'fare' as string, the file has it as double"
+    assert (columns_of(desk)["fare"], set(desk.names)) == ("string", {"b"})

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 from floodmark.bus.ports import Outgoing
 from floodmark.contracts.messages import SegmentAnnounced
 from floodmark.core.errors import Unavailable
+from floodmark.core.registry import Put
 from floodmark.core.tables import TableDefinition
 from floodmark_ingester.announcements import request_of
 from floodmark_ingester.registrar import Registrar
@@ -190,3 +192,29 @@ def test_a_condemned_file_is_no_news_until_it_is_spared(tmp_path: Path) -> None:
     (found,) = watch.ledger.retention.condemned("rides")
     watch.ledger.retention.spare(found, [f for f in found.files if f.path == "a.parquet"])
     assert watch.scan() == [("add", "a.parquet")]
+
+
+def test_hidden_files_and_links_are_never_announced(watch: Watch) -> None:
+    """Announced, they would be refused, again and again."""
+    for name in ("a.parquet", "_b.parquet", ".c.parquet", "_tmp/d.parquet", "day=1/e.parquet"):
+        (watch.location / name).parent.mkdir(exist_ok=True)
+        write_parquet(watch.location / name, 1, 2)
+    (watch.location / "latest").symlink_to(watch.location / "day=1")
+    (watch.location / "day=1" / "loop").symlink_to(watch.location)
+    assert watch.scan() == [("add", "a.parquet"), ("add", "day=1/e.parquet")]
+
+
+def test_a_file_registered_through_a_link_is_gone_under_that_name(watch: Watch) -> None:
+    """Before links were refused its rows counted twice."""
+    (watch.location / "day=1").mkdir()
+    write_parquet(watch.location / "day=1" / "a.parquet", 1, 2)
+    watch.scan()
+    watch.register()
+    twice = replace(
+        watch.ledger.registry.snapshot("rides").by_name["day=1/a.parquet"], name="l", path="latest/a.parquet"
+    )
+    watch.ledger.registry.apply("rides", [Put(twice)])
+    (watch.location / "latest").symlink_to(watch.location / "day=1")
+    assert watch.scan() == [("delete", "l")]
+    watch.register()
+    assert set(watch.ledger.registry.snapshot("rides").by_name) == {"day=1/a.parquet"}

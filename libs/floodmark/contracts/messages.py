@@ -98,6 +98,8 @@ class SegmentAnnounced(Message):
     name: SegmentName | None = None
     """Derived from the path when absent."""
     metadata: SegmentMetadata | None = None
+    only_if_absent: bool = False
+    """Of a delete: forget the segment only if its file is not there. What was found gone may have come back since."""
 
     @model_validator(mode="after")
     def _names_its_segment(self) -> Self:

@@ -3,6 +3,9 @@
     Put(segment)    add it, or replace the one of the same name
     Remove(name)    forget it
 
+A command may say what was registered when it was decided. It is refused as `overtaken` when that has changed since:
+whoever changed it may know something newer, so the file has to be looked at again.
+
 A batch is one decision. Changes that are already true fall away, so repeating a batch changes nothing, not even a
 version. Deciding and rewriting cost what changes, not what is registered.
 """
@@ -15,13 +18,29 @@ from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
 from floodmark.core.layers import Layered
 from floodmark.core.segments import EMPTY_SLICE, Segment, Slice, SliceGrid
-from floodmark.core.tables import RECENT_CHANGES_MAX, RECENT_KEYS_MAX, TableHeader
+from floodmark.core.tables import RECENT_CHANGES_MAX, RECENT_KEYS_MAX, TableDefinition, TableHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was registered under a name when a command about it was decided."""
+
+    segment: Segment | None
+
+    def still_holds(self, now: Segment | None) -> bool:
+        if self.segment is None or now is None:
+            return self.segment is now
+        return self.segment.same_content(now)
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
     segment: Segment
     trace_id: str = ""
+    columns: tuple[tuple[str, str], ...] = ()
+    """Name and type of each column of the file. The first file of a table without columns gives it these."""
+    seen: Seen | None = field(default=None, compare=False)
+    """None: put it there whatever is registered."""
 
     @property
     def name(self) -> str:
@@ -32,10 +51,13 @@ class Put:
 class Remove:
     name: str
     trace_id: str = ""
+    seen: Seen | None = field(default=None, compare=False)
+    """None: remove it whatever it is."""
 
 
 Command = Put | Remove
 Action = Literal["added", "replaced", "deleted"]
+OVERTAKEN = "overtaken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +139,8 @@ class Draft:
         # A file that only looks different from outside, with the same content, is no change.
         if old is new is None or (old is not None and new is not None and old.same_content(new)):
             return None
+        if command.seen is not None and not command.seen.still_holds(old):
+            raise InvalidInput(OVERTAKEN, f"segment {command.name!r} was changed by another ingester meanwhile")
         self._move(old, new)
         self._by_name[command.name] = new
         action: Action = "added" if old is None else "deleted" if new is None else "replaced"
@@ -185,6 +209,14 @@ def _changes(contents: Contents, commands: Iterable[Command]) -> tuple[Change, .
     if refused:
         raise CommandsRefused(refused)
     return tuple(changes)
+
+
+def settled(definition: TableDefinition, commands: Iterable[Command]) -> TableDefinition:
+    """The definition once these commands are carried out: a table without columns takes those of its first file."""
+    if definition.columns:
+        return definition
+    first = next((c.columns for c in commands if isinstance(c, Put) and c.columns), ())
+    return replace(definition, columns=first) if first else definition
 
 
 def _one_of_each(commands: Iterable[Command]) -> dict[str, Command]:

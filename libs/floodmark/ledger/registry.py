@@ -6,7 +6,7 @@ Reads:   one window reads only the slices it touches; the whole registry is cach
          header, which names the slices that moved. A cache whose header has not moved is current.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from floodmark.core.bounds import TIME_MIN_MS
@@ -25,6 +25,7 @@ from floodmark.core.registry import (
     Remove,
     plan,
     rewritten_header,
+    settled,
 )
 from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
 from floodmark.core.tables import RETENTION, TableDefinition, TableHeader
@@ -37,6 +38,9 @@ from floodmark.ledger.store import Committed, Conflicted, Create, Delete, Node, 
 
 COMMANDS_PER_WRITE_MAX = 500
 SNAPSHOT_TRIES_MAX = 32
+
+Confirm = Callable[[TableDefinition, Sequence[Change]], None]
+"""Asked within each attempt, after the registry was read: raises CommandsRefused for what no longer holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +145,31 @@ class Registry:
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def apply(self, table: str, commands: Iterable[Command], *, trace_id: str = "") -> list[Outcome[Registered]]:
+    def apply(
+        self,
+        table: str,
+        commands: Iterable[Command],
+        *,
+        trace_id: str = "",
+        confirm: Confirm = lambda _definition, _changes: None,
+    ) -> list[Outcome[Registered]]:
         """Add, replace and delete segments: one atomic write for each few hundred commands, or for fewer if those
-        would be too large."""
+        would be too large.
+
+        SUBTLE: what `confirm` looks at must be looked at in here. The write lands only if the registry is as it was
+        read, and `confirm` runs after that read, so it sees the world later than whoever registered before:
+
+            ingester a   looks at a file
+            somebody     replaces the file
+            ingester b   looks at it, registers it
+            ingester a   registers what it saw: the file as it was before, unless it looks again here
+        """
         listed = list(commands)
         outcomes: list[Outcome[Registered]] = []
 
         def write(part: Sequence[Command]) -> Outcome[Registered]:
             # What the write before left is most likely still there: only the first one reads it.
-            chunk = _Chunk(part, trace_id, trusting=bool(outcomes))
+            chunk = _Chunk(part, trace_id, trusting=bool(outcomes), confirm=confirm)
             name = f"register {len(part)} segments of {table}"
             return self._engine.run(name, self._budgets.critical, lambda: self._attempt(table, chunk))
 
@@ -174,7 +194,10 @@ class Registry:
             return Done(Registered(snapshot.header.version, (), None))
         if RETENTION in snapshot.header.definition.properties:
             refuse_condemned(self._store, table, chunk.commands)
-        return self._write(table, snapshot, planned, chunk)
+        definition = settled(snapshot.header.definition, chunk.commands)
+        chunk.confirm(definition, planned.changes)
+        decided = replace(snapshot, header=replace(snapshot.header, definition=definition))
+        return self._write(table, decided, planned, chunk)
 
     def removal(self, table: str, snapshot: Snapshot, names: Iterable[str], *, trace_id: str) -> Write[Registered]:
         """What forgetting these segments writes, for an operation that has more to put into the same multi."""
@@ -352,6 +375,7 @@ class _Chunk:
     trusting: bool
     """Whether the first try goes by what this process knows already. If that is no longer so, its write fails."""
     tries: int = 0
+    confirm: Confirm = lambda _definition, _changes: None
 
     @property
     def trusts_memory(self) -> bool:

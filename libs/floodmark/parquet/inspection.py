@@ -14,6 +14,8 @@ from floodmark.parquet.lake import Lake, LakeFile
 
 CHUNK_BYTES = 4 * 1024 * 1024
 ROWS_AT_ONCE = 1_000_000
+Columns = tuple[tuple[str, str], ...]
+"""Name and type of each column, as a table definition holds them."""
 DAY_MS = 86_400_000
 _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
@@ -28,6 +30,7 @@ class Inspected:
     start_ms: int
     last_ms: int
     timeless_rows: int
+    columns: Columns = ()
 
 
 def inspect(lake: Lake, path: str, *, time_column: str, columns: Sequence[tuple[str, str]]) -> Inspected:
@@ -42,12 +45,13 @@ def inspect(lake: Lake, path: str, *, time_column: str, columns: Sequence[tuple[
             source.seek(0)
         with _as_parquet(path):
             parquet = pq.ParquetFile(source)
-            _check_schema(path, parquet.schema_arrow, time_column, columns)
+            found = columns_of(parquet.schema_arrow)
+            _check_schema(path, found, time_column, columns)
             rows = parquet.metadata.num_rows
             start_ms, last_ms, timeless_rows = _time_range(path, parquet, time_column)
     if lake.file(path) != before:
         raise InvalidInput("file-changing", f"{path} changed while it was read; it is still being written")
-    return Inspected(before, rows, crc, start_ms, last_ms, timeless_rows)
+    return Inspected(before, rows, crc, start_ms, last_ms, timeless_rows, found)
 
 
 def content_crc(lake: Lake, path: str) -> int:
@@ -56,10 +60,14 @@ def content_crc(lake: Lake, path: str) -> int:
         return _crc(source)
 
 
-def schema_of(lake: Lake, path: str) -> tuple[tuple[str, str], ...]:
-    """Name and type of each column, as a table definition holds them."""
+def schema_of(lake: Lake, path: str) -> Columns:
+    """The columns of a file."""
     with lake.open(path) as source, _as_parquet(path):
         schema = pq.read_schema(source)
+    return columns_of(schema)
+
+
+def columns_of(schema: pa.Schema) -> Columns:
     return tuple((field.name, str(field.type)) for field in schema)
 
 
@@ -72,12 +80,16 @@ def _as_parquet(path: str) -> Iterator[None]:
         raise InvalidInput("not-parquet", f"{path} is not a whole Parquet file: {_first_line(error)}") from error
 
 
-def _check_schema(path: str, schema: pa.Schema, time_column: str, columns: Sequence[tuple[str, str]]) -> None:
-    """Every column of the table must be there with its type. More columns are fine; nobody asks for them."""
-    found = {field.name: str(field.type) for field in schema}
-    if time_column not in found:
+def _check_schema(path: str, found: Columns, time_column: str, columns: Sequence[tuple[str, str]]) -> None:
+    if time_column not in dict(found):
         raise InvalidInput("no-time-column", f"{path} has no column {time_column!r}")
-    for name, kind in columns:
+    check_columns(path, found, columns)
+
+
+def check_columns(path: str, of_file: Sequence[tuple[str, str]], of_table: Sequence[tuple[str, str]]) -> None:
+    """Every column of the table must be there with its type. More columns are fine; nobody asks for them."""
+    found = dict(of_file)
+    for name, kind in of_table:
         if found.get(name) != kind:
             has = f"has it as {found[name]}" if name in found else "lacks it"
             raise InvalidInput("schema", f"{path}: the table has column {name!r} as {kind}, the file {has}")
