@@ -15,7 +15,8 @@ from floodmark.contracts.messages import SegmentMetadata
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, Unavailable
 from floodmark.core.registry import Command
 from floodmark.core.tables import TableDefinition
-from floodmark.ledger.store import Store
+from floodmark.ledger import paths
+from floodmark.ledger.store import Create, Store
 from floodmark_ingester import registrar
 from floodmark_ingester.outbox import Outbox
 from floodmark_ingester.registrar import Registrar, Request, Trouble
@@ -427,3 +428,46 @@ def test_of_two_first_files_with_different_columns_one_is_refused(tmp_path: Path
     (refused,) = desk.ask(add("a"))
     assert str(refused) == "schema: a: the table has column 'fare' as string, the file has it as double"
     assert (columns_of(desk)["fare"], set(desk.names)) == ("string", {"b"})
+
+
+# -- one table's damage stays its own ------------------------------------------------------------------------------
+
+
+def damaged_outbox(desk: Desk) -> None:
+    """An event that nobody can read."""
+    desk.kit.store.commit([Create(paths.outbox_event("arcs", 7), b"\xff not an event")])
+
+
+def damaged_event_of_a_newer_version(desk: Desk) -> None:
+    """One that a newer version of Floodmark left there."""
+    desk.kit.store.commit([Create(paths.outbox_event("arcs", 7), b"\xf0" + b"from the future")])
+
+
+@pytest.mark.parametrize("damage", [damaged_outbox, damaged_event_of_a_newer_version])
+def test_a_damaged_outbox_of_one_table_does_not_keep_the_events_of_others(
+    desk: Desk, damage: Callable[[Desk], None]
+) -> None:
+    """INV-14: `arcs` is damaged; `rides`, which comes after it, is published all the same, and every time."""
+    desk.ledger.registry.create_table(TableDefinition("arcs", "/lake/arcs", "event_time"))
+    damage(desk)
+    for path in ("a", "b"):
+        desk.write(path)
+        desk.publisher.trouble = Unavailable("Kafka is away")
+        desk.ask(add(path))
+        desk.publisher.trouble = None
+        assert desk.outbox.publish_all() == 1
+        assert desk.ledger.registry.outbox("rides") == []
+    assert len(desk.publisher.published) == 2
+    assert len(desk.kit.store.children(paths.outbox("arcs"))) == 1, "what cannot be read is not thrown away"
+
+
+def test_a_table_that_goes_while_outboxes_are_published_keeps_nobody_waiting(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listed, and then not there."""
+    desk.write("a")
+    desk.publisher.trouble = Unavailable("Kafka is away")
+    desk.ask(add("a"))
+    desk.publisher.trouble = None
+    monkeypatch.setattr(desk.ledger.registry, "tables", lambda: ["arcs", "rides"])
+    assert desk.outbox.publish_all() == 1
