@@ -9,8 +9,9 @@ the query read it, nobody knows, so the query is run again (INV-12).
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from urllib.parse import quote
 
-from floodmark.core.errors import InvalidInput
+from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.parquet.inspection import content_crc
 from floodmark.parquet.lake import Lake, LakeFile
 from floodmark.query.plan import Source, SourceFile
@@ -23,6 +24,10 @@ _Proof = tuple[str, str, str, int]
 
 class FilesVanished(Exception):
     """Files of a plan are not there, or not as they were when the plan was made. Another plan may name others."""
+
+
+class FilesUnreadable(FilesVanished):
+    """A file is what was registered and Spark failed to read it. When it does so again, it always will."""
 
 
 class BaseFiles:
@@ -38,6 +43,14 @@ class BaseFiles:
             registered = [file for file in source.files if file.crc is not None]
             if registered:
                 self._check(source, registered)
+
+    def whole_file_in(self, text: str, sources: Sequence[Source]) -> str | None:
+        """The path of the file that a message names, if its content can be read and is what was registered."""
+        for source in sources:
+            for file in source.files:
+                if file.crc is not None and (file.path in text or quote(file.path) in text):
+                    return file.path if _has_crc(Lake(source.location), file) else None
+        return None
 
     def _check(self, source: Source, files: Sequence[SourceFile]) -> None:
         lake = Lake(source.location)
@@ -67,6 +80,13 @@ class BaseFiles:
             self._proven[_proof(lake, file, now)] = None
             while len(self._proven) > STAMPS_REMEMBERED_MAX:
                 self._proven.popitem(last=False)
+
+
+def _has_crc(lake: Lake, file: SourceFile) -> bool:
+    try:
+        return content_crc(lake, file.path) == file.crc
+    except (InvalidInput, Unavailable):
+        return False
 
 
 def _proof(lake: Lake, file: SourceFile, now: LakeFile) -> _Proof:

@@ -21,7 +21,7 @@ from floodmark.query.plan import Bounded, Freshness, QueryPlan, Strict
 from floodmark.sql.reading import read_statement
 from floodmark.sql.statements import CHANGING, Explain, Select, SetOption, Statement, StatementRule
 from floodmark_broker.access import Role, require
-from floodmark_broker.base_files import FilesVanished
+from floodmark_broker.base_files import FilesUnreadable, FilesVanished
 from floodmark_broker.books import Books
 from floodmark_broker.commands import Commands, relation
 from floodmark_broker.execution import Executed, Execution
@@ -120,6 +120,8 @@ class Engine:
                 log.info("query_planned_again", query_id=ticket.query_id, plans=number, reason=str(error))
                 vanished = error
                 self.clock.sleep_ms(WAIT_BETWEEN_PLANS_MS * (number - 1))
+        if isinstance(vanished, FilesUnreadable):
+            raise InvalidInput("file-unreadable", str(vanished))
         raise Unavailable(f"files of the table are registered and not there, or not as registered: {vanished}")
 
     def _run_once(self, text: str, settings: Settings, asked: Asked, ticket: Ticket, number: int) -> Answered:

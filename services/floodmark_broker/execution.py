@@ -18,13 +18,13 @@ from floodmark.core.errors import EngineLost, InvalidInput
 from floodmark.parquet.lake import Lake
 from floodmark.query.plan import Kind, QueryPlan, Source, SourceFile
 from floodmark.spark.complaints import complaint
-from floodmark.spark.files import files_frame
+from floodmark.spark.files import files_frame, table_frame
 from floodmark.spark.liveness import Liveness
 from floodmark.spark.output import quoted
-from floodmark.spark.reading import ReadCounts, base_schema, counts_of, view_schema, within
+from floodmark.spark.reading import ReadCounts, counts_of, view_schema, within
 from floodmark.spark.session import check_required
 from floodmark.sql.definition import Definition
-from floodmark_broker.base_files import BaseFiles, FilesVanished
+from floodmark_broker.base_files import BaseFiles, FilesUnreadable, FilesVanished
 from floodmark_broker.stopping import Ticket
 
 SMALL_BYTES_MAX = 64 * 1024 * 1024
@@ -41,6 +41,14 @@ FRAMES_KEPT_MAX = 16
 """Of views, for each session: what a dashboard reads again and again."""
 
 _FILES_GONE = ("PATH_NOT_FOUND", "FAILED_READ_FILE", "FileNotFoundException", "FILE_NOT_EXIST")
+_NEVER_READ = (
+    "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
+    "PARQUET_TYPE_ILLEGAL",
+    "PARQUET_TYPE_NOT_RECOGNIZED",
+    "PARQUET_TYPE_NOT_SUPPORTED",
+    "PARQUET_FIELD_REQUESTED_MORE_THAN_ONCE",
+)
+"""Of a file that is what was registered: no other try will read it either."""
 _TOO_LARGE = "maxResultSize"
 
 
@@ -134,7 +142,18 @@ class Execution:
         except (PySparkException, Py4JJavaError) as error:
             session.forget()
             ticket.check()
+            self._check_files(plan, str(error))
             raise told(str(error)) from error
+
+    def _check_files(self, plan: QueryPlan, text: str) -> None:
+        """When Spark could not read a file: is it another one than was registered, or one that nobody can read?"""
+        never = any(word in text for word in _NEVER_READ)
+        if not never and ("FAILED_READ_FILE" not in text or "FILE_NOT_EXIST" in text):
+            return
+        self._base_files.check(plan.sources)
+        path = None if never else self._base_files.whole_file_in(text, plan.sources)
+        if path is not None:
+            raise FilesUnreadable(f"Spark cannot read {path}, though it is what was registered: {complaint(text)}")
 
     def cancel(self, query_id: str) -> None:
         with suppress(EngineLost), self._liveness.required():  # without Spark it has ended already
@@ -172,13 +191,13 @@ def _view_frame(
 
 
 def _base_frame(session: SparkSession, source: Source) -> DataFrame:
-    time_column = source.table.time_column
+    table, time_column = source.table, source.table.time_column
     wanted = tuple(dict.fromkeys((*source.columns, time_column)))
-    schema = base_schema(dict(source.table.columns), wanted, table=source.of)
-    rows = files_frame(session, _uris(source.location, source.files), schema)
+    rows = table_frame(session, _uris(source.location, source.files), dict(table.columns), wanted, table=source.of)
     if source.within is not None:
-        kind = schema[time_column].dataType
-        rows = within(rows, time_column, kind, source.within.ranges, timeless=source.within.timeless)
+        ranges, timeless = source.within.ranges, source.within.timeless
+        kind = rows.schema[time_column].dataType
+        rows = within(rows, time_column, kind, ranges, timeless=timeless, time_unit=table.time_unit)
     return _gathered(rows.selectExpr(*(quoted(name) for name in source.columns or (time_column,))), source.files)
 
 
@@ -201,6 +220,8 @@ def _check_sizes(plan: QueryPlan, read: ReadCounts) -> None:
 
 def told(text: str) -> Exception:
     """What Spark complains of, as what the asker may do next."""
+    if any(word in text for word in _NEVER_READ):
+        return InvalidInput("file-unreadable", f"Spark cannot read a file of the table: {complaint(text)}")
     if any(word in text for word in _FILES_GONE):
         return FilesVanished(complaint(text))
     if _TOO_LARGE in text:

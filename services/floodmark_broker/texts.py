@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from floodmark.catalog.durations import format_duration
+from floodmark.core.column_types import NANOS
 from floodmark.core.tables import DAY_MS, CoverageMode, TableDefinition, ViewDefinition
 
 _SQL_TYPES: Mapping[str, str] = {
@@ -47,6 +48,8 @@ def create_view_text(definition: ViewDefinition) -> str:
 
 
 def _sql_type(kind: str) -> str:
+    if kind in NANOS.values():
+        return ""
     if match := re.fullmatch(r"timestamp\[\w+(, tz=.+)?\]", kind):
         return "TIMESTAMP" if match[1] else "TIMESTAMP_NTZ"
     if match := re.fullmatch(r"decimal\d+\((\d+), (\d+)\)", kind):

@@ -141,7 +141,13 @@ class Registrar:
                 return _Look(path, None)
             assert path is not None, "the contract demands a path"
             _check_visible(path)
-            content = inspect(lake, path, time_column=definition.time_column, columns=definition.columns)
+            content = inspect(
+                lake,
+                path,
+                time_column=definition.time_column,
+                columns=definition.columns,
+                time_unit=definition.time_unit,
+            )
         except (InvalidInput, Unavailable) as error:
             return error
         return _Look(path, content)
@@ -241,7 +247,7 @@ def _misfit(definition: TableDefinition, command: Command, path: str) -> Invalid
     """Why a file does not fit its table. The table may have got its columns only now, by the first of its files."""
     try:
         if isinstance(command, Put) and command.columns:
-            check_columns(path, command.columns, definition.columns)
+            check_columns(path, command.columns, definition.time_column, definition.columns)
     except InvalidInput as error:
         return error
     return None

@@ -63,6 +63,7 @@ class ViewBuilder:
             columns=columns,
             time_column=self._table.time_column,
             bucket_ms=self._view.bucket_ms,
+            time_unit=self._table.time_unit,
         )
 
 

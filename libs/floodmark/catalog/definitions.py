@@ -2,22 +2,29 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from floodmark.catalog.durations import parse_duration_ms
-from floodmark.core.errors import InvalidInput, Unavailable
+from floodmark.catalog.table_columns import table_columns
+from floodmark.core.column_types import TIME_UNITS
+from floodmark.core.errors import InvalidInput
 from floodmark.core.names import checked_name
-from floodmark.core.tables import RETENTION, CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader
+from floodmark.core.tables import (
+    RETENTION,
+    TIME_UNIT,
+    CoverageMode,
+    TableDefinition,
+    TableHeader,
+    ViewDefinition,
+    ViewHeader,
+)
 from floodmark.ledger.ledger import Ledger
-from floodmark.parquet.inspection import schema_of
-from floodmark.parquet.lake import Lake
 from floodmark.parquet.locations import Place, overlap, place_of
 from floodmark.sql.definition import analyze, canonical
 
-TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None, RETENTION: None}
+TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None, RETENTION: None, TIME_UNIT: tuple(TIME_UNITS)}
 ALTERABLE = {"scan", "glob"}
 BUCKET_MAX_MS = 366 * 86_400_000
 Definition = TableDefinition | ViewDefinition
@@ -58,9 +65,7 @@ def table_definition(ledger: Ledger, request: TableRequest) -> TableDefinition:
     checked_name(request.name, what="table")
     _check_location(request.location, of=f"table {request.name!r}")
     _check_properties(request.name, request.properties)
-    columns = _columns(request)
-    if columns and request.time_column not in dict(columns):
-        raise InvalidInput("no-time-column", f"table {request.name!r} has no column {request.time_column!r}")
+    columns = table_columns(request.name, request.location, request.time_column, request.columns, request.properties)
     definition = TableDefinition(
         name=request.name,
         location=request.location,
@@ -208,32 +213,3 @@ def definition_hash(table: str, select: str, bucket_ms: int) -> str:
     """Names what a bucket holds: two definitions with the same hash have the same rows."""
     text = json.dumps({"table": table, "select": canonical(select), "bucket_ms": bucket_ms}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _columns(request: TableRequest) -> tuple[tuple[str, str], ...]:
-    """The columns as files have them. One given as TIMESTAMP or STRING may be stored in several ways."""
-    found = dict(_columns_found(request))
-    if not request.columns or not found:
-        return request.columns or tuple(found.items())
-    for name, kind in request.columns:
-        if name not in found or _plain(found[name]) != _plain(kind):
-            has = f"the files have it as {found[name]}" if name in found else f"the files have {', '.join(found)}"
-            raise InvalidInput("schema", f"table {request.name!r} cannot have column {name!r} as {kind}: {has}")
-    return tuple((name, found[name]) for name, _ in request.columns)
-
-
-def _plain(kind: str) -> str:
-    """A type without what makes no difference to a reader: the unit of a time, the width of offsets, a dictionary."""
-    if match := re.fullmatch(r"dictionary<values=([^,]+), .*>", kind):
-        kind = match[1]
-    return re.sub(r"^timestamp\[\w+", "timestamp[us", kind.removeprefix("large_"))
-
-
-def _columns_found(request: TableRequest) -> tuple[tuple[str, str], ...]:
-    """The columns of the first whole file in the location; none when there is no file yet."""
-    lake = Lake(request.location)
-    try:
-        first = min((f.path for f in lake.files(request.properties.get("glob", "*.parquet"))), default=None)
-    except Unavailable:
-        return ()  # the location may be made later
-    return schema_of(lake, first) if first is not None else ()

@@ -8,6 +8,7 @@ scan = true                              select = "SELECT count(*) AS n FROM rid
 glob = "*.parquet"                       location = "/lake/views/rides_hourly"
 slice_span = "1d"                        coverage = "extend"
 retention = "30d"                        coverage_start = 2014-01-01T00:00:00Z
+time_unit = "ms"    # of an int64
 [table.columns]
 event_time = "timestamp[ms, tz=UTC]"
 """
@@ -23,7 +24,7 @@ from floodmark.core.errors import InvalidInput
 
 Fields = Mapping[str, Any]
 
-_TABLE_KEYS = ("name", "location", "time_column", "slice_span", "scan", "glob", "retention", "columns")
+_TABLE_KEYS = ("name", "location", "time_column", "slice_span", "scan", "glob", "retention", "time_unit", "columns")
 _VIEW_KEYS = ("name", "table", "bucket", "select", "location", "coverage", "coverage_start")
 
 
@@ -44,7 +45,7 @@ def table_request(fields: Fields) -> TableRequest:
     properties = {}
     if "scan" in fields:
         properties["scan"] = "true" if _typed(fields, "scan", bool) else "false"
-    properties |= {key: _typed(fields, key, str) for key in ("glob", "retention") if key in fields}
+    properties |= {key: _typed(fields, key, str) for key in ("glob", "retention", "time_unit") if key in fields}
     columns = _typed(fields, "columns", dict) if "columns" in fields else {}
     return TableRequest(
         name=_typed(fields, "name", str),

@@ -43,13 +43,16 @@ def create_table_command(
     retention: Annotated[
         str | None, typer.Option(help="Delete data older than this, such as 30d. Default: never.")
     ] = None,
+    time_unit: Annotated[
+        str | None, typer.Option(help="What a time column of whole numbers counts: s, ms, us or ns. Default: ms.")
+    ] = None,
     file: File = None,
     zookeeper: Hosts = None,
     directory: Directory = None,
 ) -> None:
     """Define a table. Its columns are those of the first file that is there, unless the definition file has them."""
     given = {"name": name, "location": location, "time_column": time_column, "scan": scan, "glob": glob}
-    given |= {"retention": retention}
+    given |= {"retention": retention, "time_unit": time_unit}
     with refusals_told():
         request = table_request(_fields(file, "table", given))
         with opened_ledger(zookeeper, directory, for_writing=True) as ledger:

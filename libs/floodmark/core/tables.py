@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from floodmark.core.buckets import BucketGrid
+from floodmark.core.column_types import MILLISECONDS, TIME_UNITS, TimeUnit
 from floodmark.core.errors import InvalidInput
 from floodmark.core.names import checked_name
 from floodmark.core.segments import SliceGrid
@@ -12,6 +13,8 @@ from floodmark.core.segments import SliceGrid
 DAY_MS = 24 * 60 * 60 * 1000
 RETENTION = "retention"
 """The property of a table that says how long its data is kept. Without it nothing of it is ever deleted."""
+TIME_UNIT = "time_unit"
+"""The property of a table that says what its time column counts, when that is a whole number."""
 RECENT_CHANGES_MAX = 64
 """How many registry changes a header remembers, so that a cache that is a little behind reads only what moved."""
 RECENT_KEYS_MAX = 4_000
@@ -37,6 +40,10 @@ class TableDefinition:
     @property
     def grid(self) -> SliceGrid:
         return SliceGrid(self.slice_span_ms)
+
+    @property
+    def time_unit(self) -> TimeUnit:
+        return TIME_UNITS.get(self.properties.get(TIME_UNIT, ""), MILLISECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What a Parquet file says of itself: rows, schema, the range of its time column, and the CRC of its bytes."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,15 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from floodmark.core.bounds import TIME_MAX_MS, TIME_MIN_MS
+from floodmark.core.column_types import INT96, MILLISECONDS, NANOS, TIME_UNITS, TimeUnit, fits, of_table, readable
 from floodmark.core.errors import InvalidInput
 from floodmark.parquet.lake import Lake, LakeFile
+from floodmark.parquet.schema import columns_of
 
 CHUNK_BYTES = 4 * 1024 * 1024
 ROWS_AT_ONCE = 1_000_000
 Columns = tuple[tuple[str, str], ...]
 """Name and type of each column, as a table definition holds them."""
 DAY_MS = 86_400_000
-_UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_CALENDARS_AGREE_FROM_MS = -2_208_988_800_000 + DAY_MS
+"""1900-01-01, and a day for the zone of whoever wrote: from then on a time is the same in every calendar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +35,18 @@ class Inspected:
     start_ms: int
     last_ms: int
     timeless_rows: int
-    columns: Columns = ()
+    columns: Columns
+    """Name and type of each of its columns, as the file has them."""
 
 
-def inspect(lake: Lake, path: str, *, time_column: str, columns: Sequence[tuple[str, str]]) -> Inspected:
+def inspect(
+    lake: Lake,
+    path: str,
+    *,
+    time_column: str,
+    columns: Sequence[tuple[str, str]],
+    time_unit: TimeUnit = MILLISECONDS,
+) -> Inspected:
     """Read a file's footer, time range and CRC, or refuse it with the reason."""
     before = lake.file(path)
     if before is None:
@@ -44,14 +57,16 @@ def inspect(lake: Lake, path: str, *, time_column: str, columns: Sequence[tuple[
             crc = _crc(source)
             source.seek(0)
         with _as_parquet(path):
-            parquet = pq.ParquetFile(source)
-            found = columns_of(parquet.schema_arrow)
-            _check_schema(path, found, time_column, columns)
-            rows = parquet.metadata.num_rows
-            start_ms, last_ms, timeless_rows = _time_range(path, parquet, time_column)
+            parquet = _opened(source)
+            found = columns_of(parquet)
+            check_columns(path, found, time_column, columns)
+            times = _time_range(path, parquet, time_column, dict(found)[time_column], time_unit)
+    if times is None:
+        reason = "has no value in its time column" if parquet.metadata.num_rows else "has no rows to tell the time by"
+        raise InvalidInput("time-all-null", f"{path} {reason} {time_column!r}")
     if lake.file(path) != before:
         raise InvalidInput("file-changing", f"{path} changed while it was read; it is still being written")
-    return Inspected(before, rows, crc, start_ms, last_ms, timeless_rows, found)
+    return Inspected(before, parquet.metadata.num_rows, crc, *times, found)
 
 
 def content_crc(lake: Lake, path: str) -> int:
@@ -61,14 +76,29 @@ def content_crc(lake: Lake, path: str) -> int:
 
 
 def schema_of(lake: Lake, path: str) -> Columns:
-    """The columns of a file."""
+    """Name and type of each column, as a table definition holds them."""
+    return tuple((name, of_table(has)) for name, has in columns_in(lake, path))
+
+
+def columns_in(lake: Lake, path: str) -> Columns:
+    """Name and type of each column, as the file has them."""
     with lake.open(path) as source, _as_parquet(path):
-        schema = pq.read_schema(source)
-    return columns_of(schema)
+        return columns_of(_opened(source))
 
 
-def columns_of(schema: pa.Schema) -> Columns:
-    return tuple((field.name, str(field.type)) for field in schema)
+def time_range(
+    lake: Lake, path: str, *, time_column: str, time_unit: TimeUnit = MILLISECONDS
+) -> tuple[int, int, int] | None:
+    """First and last millisecond and how many rows have no time; None when none has one."""
+    with lake.open(path) as source, _as_parquet(path):
+        parquet = _opened(source)
+        kind = dict(columns_of(parquet))[time_column]
+        return _time_range(path, parquet, time_column, kind, time_unit)
+
+
+def _opened(source: pa.NativeFile) -> pq.ParquetFile:
+    """As nanoseconds, which is what Arrow makes of INT96 by itself, the years before 1677 and after 2262 would wrap."""
+    return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", arrow_extensions_enabled=False)
 
 
 @contextmanager
@@ -80,52 +110,95 @@ def _as_parquet(path: str) -> Iterator[None]:
         raise InvalidInput("not-parquet", f"{path} is not a whole Parquet file: {_first_line(error)}") from error
 
 
-def _check_schema(path: str, found: Columns, time_column: str, columns: Sequence[tuple[str, str]]) -> None:
-    if time_column not in dict(found):
+def check_columns(
+    path: str, found: Sequence[tuple[str, str]], time_column: str, columns: Sequence[tuple[str, str]]
+) -> None:
+    """Every column of the table must be there as what Spark reads as its type. More columns are fine.
+
+    Without columns, the table is yet to take those of this file: Spark must be able to read them all.
+    """
+    kinds = dict(found)
+    if time_column not in kinds:
         raise InvalidInput("no-time-column", f"{path} has no column {time_column!r}")
-    check_columns(path, found, columns)
-
-
-def check_columns(path: str, of_file: Sequence[tuple[str, str]], of_table: Sequence[tuple[str, str]]) -> None:
-    """Every column of the table must be there with its type. More columns are fine; nobody asks for them."""
-    found = dict(of_file)
-    for name, kind in of_table:
-        if found.get(name) != kind:
-            has = f"has it as {found[name]}" if name in found else "lacks it"
+    for name, kind in columns:
+        if name not in kinds or not fits(kind, found=kinds[name]):
+            has = f"has it as {kinds[name]}" if name in kinds else "lacks it"
             raise InvalidInput("schema", f"{path}: the table has column {name!r} as {kind}, the file {has}")
+    for name, kind in () if columns else found:
+        if readable(of_table(kind)) is None:
+            raise InvalidInput("column-type", f"{path} has column {name!r} as {kind}, which Spark cannot read")
+    check_time_type(path, time_column, kinds[time_column])
+    alike = Counter(name.lower() for name, _ in found)
+    known = Counter(name.lower() for name, _ in columns or found)
+    for name in {time_column, *(name for name, _ in columns)}:
+        if alike[name.lower()] > (1 if name == time_column else known[name.lower()]):
+            raise InvalidInput(
+                "schema", f"{path} has columns that differ from {name!r} only in case, as Spark reads it"
+            )
 
 
-def _time_range(path: str, parquet: pq.ParquetFile, time_column: str) -> tuple[int, int, int]:
+def check_time_type(of: str, time_column: str, kind: str) -> None:
+    """`of` is the file or the table."""
+    if not (kind.startswith("timestamp[") or kind in (INT96, "date32[day]", "int64")):
+        allowed = "a timestamp, a date or an int64"
+        raise InvalidInput("time-type", f"{of}: time column {time_column!r} is {kind}, it must be {allowed}")
+
+
+def _time_range(
+    path: str, parquet: pq.ParquetFile, time_column: str, kind: str, time_unit: TimeUnit
+) -> tuple[int, int, int] | None:
     """First and last instant, from the values, and how many rows have none.
 
     The footer's statistics would be quicker, but they may be absent (Spark's INT96), may leave out row groups, and
     asking pyarrow for those of a damaged footer ends the process. The whole file is read for its CRC anyway.
     """
-    kind = parquet.schema_arrow.field(time_column).type
-    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_int64(kind)):
-        allowed = "a timestamp, a date or an int64 of milliseconds"
-        raise InvalidInput("time-type", f"{path}: time column {time_column!r} is {kind}, it must be {allowed}")
     lows, highs, nulls = [], [], 0
     for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=[time_column]):
-        bounds = pc.min_max(batch.column(0))
-        nulls += batch.column(0).null_count
+        times = batch.column(time_column)
+        nulls += times.null_count
+        bounds = pc.min_max(times.cast(pa.int32() if kind == "date32[day]" else pa.int64()))
         if bounds["min"].is_valid:
-            lows.append(_ms(bounds["min"]))
-            highs.append(_ms(bounds["max"]))
+            lows.append(bounds["min"].as_py())
+            highs.append(bounds["max"].as_py())
     if not lows:
-        reason = "has no value in its time column" if parquet.metadata.num_rows else "has no rows to tell the time by"
-        raise InvalidInput("time-all-null", f"{path} {reason} {time_column!r}")
-    return min(lows), max(highs), nulls
+        return None
+    start_ms, last_ms = (_floor_ms(value, kind, time_unit) for value in (min(lows), max(highs)))
+    if start_ms < TIME_MIN_MS or last_ms >= TIME_MAX_MS:
+        raise InvalidInput(
+            "time-range",
+            f"{path}: column {time_column!r} has times from {start_ms} to {last_ms} ms since 1970, which are not all "
+            f"in the years 1 to 9999{_unit_advice(kind)}",
+        )
+    if start_ms < _CALENDARS_AGREE_FROM_MS and kind != "int64" and _julian(parquet.metadata.metadata or {}, kind):
+        raise InvalidInput(
+            "time-calendar",
+            f"{path} has times before 1900 in the Julian calendar of Spark 2 or Spark's LEGACY mode; "
+            "write it again with the mode CORRECTED",
+        )
+    return start_ms, last_ms, nulls
 
 
-def _ms(value: pa.Scalar) -> int:
+def _unit_advice(kind: str) -> str:
+    units = ", ".join(f"'{unit}'" for unit in TIME_UNITS)
+    return f"; if they count something else, declare 'time_unit' as one of {units}" if kind == "int64" else ""
+
+
+def _floor_ms(value: int, kind: str, time_unit: TimeUnit) -> int:
     """Milliseconds since 1970 UTC, rounded down. A time without a zone is taken as UTC."""
-    if pa.types.is_timestamp(value.type):
-        unit = value.type.unit
-        return int(value.value * 1000 if unit == "s" else value.value // _UNITS_PER_MS[unit])
-    if pa.types.is_date32(value.type):
-        return int(value.value) * DAY_MS
-    return int(value.value if pa.types.is_date64(value.type) else value.as_py())
+    if kind == "date32[day]":
+        return value * DAY_MS
+    if kind in NANOS.values():
+        return TIME_UNITS["ns"].floor_ms(value)
+    if kind == "int64":
+        return time_unit.floor_ms(value)
+    return value if kind.startswith("timestamp[ms") else TIME_UNITS["us"].floor_ms(value)
+
+
+def _julian(noted: Mapping[bytes, bytes], kind: str) -> bool:
+    """Whether Spark takes a file's days for those of the Julian calendar, and shifts them as it reads."""
+    version = noted.get(b"org.apache.spark.version")
+    since, key = ("3.1.0", b"legacyINT96") if kind == INT96 else ("3.0.0", b"legacyDateTime")
+    return version is not None and (version.decode(errors="replace") < since or b"org.apache.spark." + key in noted)
 
 
 def _crc(source: pa.NativeFile) -> int:

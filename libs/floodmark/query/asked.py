@@ -128,7 +128,7 @@ class _Reader:
             raise Missed(Miss.NOT_UNDERSTOOD, f"{shown(render(alias))} names columns anew")
         self._tree = tree
         self._table = table
-        self._time = TimeColumn(table.time_column, dict(table.columns).get(table.time_column, ""))
+        self._time = TimeColumn(table.time_column, dict(table.columns).get(table.time_column, ""), table.time_unit)
         self._qualifier = source.alias_or_name.lower()
         self._known = Columns(dict(table.columns), qualifier=self._qualifier, time_column=table.time_column)
         self._names: list[str] = []

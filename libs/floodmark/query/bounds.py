@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from floodmark.core.bounds import TIME_MAX_MS, TIME_MIN_MS
+from floodmark.core.column_types import MILLISECONDS, TimeUnit
 from floodmark.core.intervals import Interval
 from floodmark.query.moments import DAY_US, TO_DAY, UNITS_US, midnight_us, moment_us
 from floodmark.sql.parsing import render
 
+_NS_PER_US, _NS_PER_MS = 1_000, 1_000_000
 EVER = Interval(TIME_MIN_MS, TIME_MAX_MS)
 _TURNED = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE, exp.EQ: exp.EQ}
 
@@ -47,6 +49,8 @@ class TimeColumn:
     name: str
     kind: str
     """Its Arrow type; empty when it is not known."""
+    unit: TimeUnit = MILLISECONDS
+    """What it counts when it is a whole number."""
 
     def bounds(self, condition: exp.Expr) -> Bounds | None:
         """Of a condition that compares the column itself with fixed times, and nothing else."""
@@ -54,7 +58,7 @@ class TimeColumn:
         if isinstance(condition, exp.Not) and isinstance(condition.this.unnest(), exp.Is):
             test = condition.this.unnest()
             return Bounds() if self._is_column(test.this) and isinstance(test.expression, exp.Null) else None
-        return _each(condition, self._is_column, self._value_us, self._compared)
+        return _each(condition, self._is_column, self._value_ns, self._compared)
 
     def outer(self, condition: exp.Expr) -> Interval | None:
         """Where rows can satisfy a condition on the column cut to a unit. EVER when nothing is known."""
@@ -65,7 +69,7 @@ class TimeColumn:
                 return render(tree.unnest()) == text
 
             def compared(op: type[exp.Expr], value_us: int, unit_us: int = unit_us) -> Bounds:
-                return _bounds(op, value_us, step_us=1, reach_us=unit_us)
+                return _bounds(op, value_us * _NS_PER_US, step_ns=_NS_PER_US, reach_ns=unit_us * _NS_PER_US)
 
             # Text compared with a date is cut to a day first, a timestamp is not: only what both agree on is used.
             value = moment_us if isinstance(cut, exp.Anonymous) and cut.name.lower() == "date_trunc" else midnight_us
@@ -93,29 +97,29 @@ class TimeColumn:
         tree = tree.unnest()
         return isinstance(tree, exp.Column) and tree.name == self.name
 
-    def _compared(self, op: type[exp.Expr], value_us: int) -> Bounds:
-        step_us = DAY_US if self.kind.startswith("date") else 1_000 if self.kind == "int64" else 1
-        return _bounds(op, value_us, step_us=step_us, reach_us=0)
+    def _compared(self, op: type[exp.Expr], value_ns: int) -> Bounds:
+        is_day, is_whole = self.kind.startswith("date"), self.kind == "int64"
+        step_ns = DAY_US * _NS_PER_US if is_day else self.unit.ns if is_whole else _NS_PER_US
+        return _bounds(op, value_ns, step_ns=step_ns, reach_ns=0)
 
-    def _value_us(self, tree: exp.Expr) -> int | None:
+    def _value_ns(self, tree: exp.Expr) -> int | None:
         if self.kind == "int64":
-            return _whole_us(tree)
-        if self.kind.startswith("timestamp"):
-            return moment_us(tree)
-        if self.kind.startswith("date"):
-            return midnight_us(tree)
-        return None
+            count = _whole(tree)
+            return None if count is None else count * self.unit.ns
+        read = moment_us if self.kind.startswith("timestamp") else midnight_us
+        time_us = read(tree) if self.kind.startswith(("timestamp", "date")) else None
+        return None if time_us is None else time_us * _NS_PER_US
 
 
 def _each(
     condition: exp.Expr,
     is_time: Callable[[exp.Expr], bool],
-    value_us: Callable[[exp.Expr], int | None],
+    value_of: Callable[[exp.Expr], int | None],
     compared: Callable[[type[exp.Expr], int], Bounds],
 ) -> Bounds | None:
     """Take a comparison apart, whichever side the time is on."""
     if isinstance(condition, exp.Between):
-        low, high = value_us(condition.args["low"]), value_us(condition.args["high"])
+        low, high = value_of(condition.args["low"]), value_of(condition.args["high"])
         if not is_time(condition.this) or low is None or high is None or condition.args.get("symmetric"):
             return None
         return compared(exp.GTE, low).and_(compared(exp.LTE, high))
@@ -125,28 +129,36 @@ def _each(
     left, right = condition.this, condition.expression
     if not is_time(left):
         left, right, op = right, left, _TURNED[op]
-    value = value_us(right) if is_time(left) else None
+    value = value_of(right) if is_time(left) else None
     return None if value is None else compared(op, value)
 
 
-def _bounds(op: type[exp.Expr], value_us: int, *, step_us: int, reach_us: int) -> Bounds:
+def _bounds(op: type[exp.Expr], value_ns: int, *, step_ns: int, reach_ns: int) -> Bounds:
     """Times are multiples of a step; one cut to a unit stands for times up to a reach after it."""
     if op is exp.EQ:
-        low = _bounds(exp.GTE, value_us, step_us=step_us, reach_us=reach_us)
-        return low.and_(_bounds(exp.LTE, value_us, step_us=step_us, reach_us=reach_us))
+        low = _bounds(exp.GTE, value_ns, step_ns=step_ns, reach_ns=reach_ns)
+        return low.and_(_bounds(exp.LTE, value_ns, step_ns=step_ns, reach_ns=reach_ns))
     if op in (exp.GT, exp.LTE):
-        value_us += step_us  # later than a time is from the next one on
+        value_ns += step_ns  # later than a time is from the next one on
     if op in (exp.GT, exp.GTE):
-        return Bounds(_interval(value_us // 1000, TIME_MAX_MS), _interval(-(-value_us // 1000), TIME_MAX_MS))
-    end_us = value_us + reach_us
-    return Bounds(_interval(TIME_MIN_MS, -(-end_us // 1000)), _interval(TIME_MIN_MS, value_us // 1000))
+        return Bounds(_interval(_ms_before(value_ns), TIME_MAX_MS), _interval(_ms_after(value_ns), TIME_MAX_MS))
+    end_ns = value_ns + reach_ns
+    return Bounds(_interval(TIME_MIN_MS, _ms_after(end_ns)), _interval(TIME_MIN_MS, _ms_before(value_ns)))
 
 
-def _whole_us(tree: exp.Expr) -> int | None:
+def _ms_before(value_ns: int) -> int:
+    return value_ns // _NS_PER_MS
+
+
+def _ms_after(value_ns: int) -> int:
+    return -(-value_ns // _NS_PER_MS)
+
+
+def _whole(tree: exp.Expr) -> int | None:
     tree = tree.unnest()
     if isinstance(tree, exp.Neg):
-        value = _whole_us(tree.this)
+        value = _whole(tree.this)
         return None if value is None else -value
     if isinstance(tree, exp.Cast) and tree.to.this is exp.DType.BIGINT:
-        return _whole_us(tree.this)
-    return int(tree.name) * 1000 if isinstance(tree, exp.Literal) and tree.is_int else None
+        return _whole(tree.this)
+    return int(tree.name) if isinstance(tree, exp.Literal) and tree.is_int else None

@@ -1,10 +1,21 @@
 """The columns of a table as Spark types: schemas are passed in, never inferred."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import types
 
+from floodmark.core.column_types import (
+    INSTANT,
+    NANOS,
+    WALL_CLOCK,
+    Digits,
+    ListOf,
+    MapOf,
+    Readable,
+    StructOf,
+    canonical,
+    readable,
+)  # fmt: skip
 from floodmark.core.errors import InvalidInput
 
 _PLAIN: Mapping[str, types.DataType] = {
@@ -21,16 +32,13 @@ _PLAIN: Mapping[str, types.DataType] = {
     "float": types.FloatType(),
     "double": types.DoubleType(),
     "string": types.StringType(),
-    "large_string": types.StringType(),
     "binary": types.BinaryType(),
-    "large_binary": types.BinaryType(),
     "date32[day]": types.DateType(),
+    INSTANT: types.TimestampType(),
+    WALL_CLOCK: types.TimestampNTZType(),
+    NANOS[True]: types.TimestampType(),
+    NANOS[False]: types.TimestampNTZType(),
 }
-# Nanoseconds are what Arrow makes of the INT96 that Spark itself likes to write.
-_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(, tz=.+)?\]")
-_DECIMAL = re.compile(r"decimal\d+\((\d+), (-?\d+)\)")
-_DICTIONARY = re.compile(r"dictionary<values=([^,]+), .*>")
-_FIXED_BINARY = re.compile(r"fixed_size_binary\[\d+\]")
 
 
 def spark_schema(columns: Mapping[str, str], wanted: Sequence[str], *, table: str) -> types.StructType:
@@ -41,15 +49,27 @@ def spark_schema(columns: Mapping[str, str], wanted: Sequence[str], *, table: st
     return types.StructType([types.StructField(name, _spark_type(table, name, columns[name])) for name in wanted])
 
 
+def stored_as_nanos(columns: Mapping[str, str], wanted: Sequence[str]) -> frozenset[str]:
+    """The columns that files hold as 64-bit nanoseconds, which Spark reads as whole numbers only."""
+    return frozenset(name for name in wanted if canonical(columns[name]) in NANOS.values())
+
+
 def _spark_type(table: str, column: str, kind: str) -> types.DataType:
-    if kind in _PLAIN:
-        return _PLAIN[kind]
-    if match := _TIMESTAMP.fullmatch(kind):
-        return types.TimestampType() if match[2] else types.TimestampNTZType()
-    if match := _DECIMAL.fullmatch(kind):
-        return types.DecimalType(int(match[1]), int(match[2]))
-    if match := _DICTIONARY.fullmatch(kind):
-        return _spark_type(table, column, match[1])
-    if _FIXED_BINARY.fullmatch(kind):
-        return types.BinaryType()
-    raise InvalidInput("column-type", f"column {column!r} of table {table!r} is {kind}, which a view cannot use")
+    found = readable(kind)
+    if found is None:
+        raise InvalidInput("column-type", f"column {column!r} of table {table!r} is {kind}, which Spark cannot read")
+    return _of(found)
+
+
+def _of(found: Readable) -> types.DataType:
+    match found:
+        case Digits(precision, scale):
+            return types.DecimalType(precision, scale)
+        case ListOf(element):
+            return types.ArrayType(_of(element))
+        case MapOf(key, value):
+            return types.MapType(_of(key), _of(value))
+        case StructOf(fields):
+            return types.StructType([types.StructField(name, _of(kind)) for name, kind in fields])
+        case str():
+            return _PLAIN[found]

@@ -15,10 +15,11 @@ from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as fn
 
 from floodmark.core.buckets import DataFile
+from floodmark.core.column_types import MILLISECONDS, TimeUnit
 from floodmark.core.errors import InvalidInput
 from floodmark.parquet.lake import Lake
 from floodmark.spark.columns import spark_schema
-from floodmark.spark.files import files_frame
+from floodmark.spark.files import table_frame
 from floodmark.spark.output import BUCKET, quoted, write_by_spark, write_collected
 from floodmark.spark.session import check_required
 from floodmark.sql.definition import Aggregate, Definition, Stored
@@ -73,17 +74,21 @@ class Materializer:
         columns: Mapping[str, str],
         time_column: str,
         bucket_ms: int,
+        time_unit: TimeUnit = MILLISECONDS,
     ) -> None:
         self._spark = spark
         self._definition = definition
+        self._columns = columns
         self._schema = spark_schema(columns, definition.columns, table=definition.table)
-        self._bucket = _bucket_of(time_column, self._schema[time_column].dataType, bucket_ms)
+        self._bucket = _bucket_of(time_column, self._schema[time_column].dataType, bucket_ms, time_unit)
         self._rows_out_per_row_in = 1.0 if definition.is_projection else 0.0
         self._measures = [measure(spark, self._schema, stored) for stored in definition.stored]
 
     def frame(self, inputs: Inputs, starts: Sequence[int]) -> DataFrame:
         """The rows of these buckets and no others, as they are stored, after a column that names the bucket."""
-        rows = files_frame(self._spark, inputs.uris, self._schema)
+        rows = table_frame(
+            self._spark, inputs.uris, self._columns, self._definition.columns, table=self._definition.table
+        )
         wanted = _within(self._bucketed(_filtered(rows, self._definition.where)), starts)
         return shape(wanted, self._definition, self._measures)
 
@@ -162,19 +167,28 @@ def _within(rows: DataFrame, starts: Sequence[int]) -> DataFrame:
     return rows.filter(fn.col(BUCKET).isin([*starts, _NO_BUCKET]))
 
 
-def _bucket_of(time_column: str, kind: types.DataType, bucket_ms: int) -> Column:
+def _bucket_of(time_column: str, kind: types.DataType, bucket_ms: int, time_unit: TimeUnit) -> Column:
     """The start of a row's bucket; null for a row without a time, which belongs to none."""
-    ms = fn.expr(time_ms(time_column, kind))
+    ms = fn.expr(time_ms(time_column, kind, time_unit))
     return ms - fn.pmod(ms, fn.lit(bucket_ms))
 
 
-def time_ms(time_column: str, kind: types.DataType) -> str:
+def time_ms(time_column: str, kind: types.DataType, time_unit: TimeUnit) -> str:
     """A row's time in whole milliseconds since 1970, rounded down, as Spark's SQL says it."""
     if isinstance(kind, types.LongType):
-        return quoted(time_column)
+        return _whole_ms(quoted(time_column), time_unit)
     if isinstance(kind, types.TimestampType | types.TimestampNTZType | types.DateType):
         return f"unix_millis(CAST({quoted(time_column)} AS TIMESTAMP_LTZ))"
     raise InvalidInput("time-type", f"time column {time_column!r} is {kind.simpleString()}, which tells no time")
+
+
+def _whole_ms(number: str, time_unit: TimeUnit) -> str:
+    """`div` rounds towards zero, also before 1970."""
+    if time_unit.ns >= MILLISECONDS.ns:
+        times = time_unit.ns // MILLISECONDS.ns
+        return number if times == 1 else f"({number} * {times}L)"
+    per_ms = MILLISECONDS.ns // time_unit.ns
+    return f"({number} div {per_ms}L - IF({number} % {per_ms}L < 0L, 1L, 0L))"
 
 
 def stored_schema(spark: SparkSession, definition: Definition, columns: Mapping[str, str]) -> types.StructType:

@@ -1,13 +1,13 @@
 """What of its files a query reads, and what Spark says it read of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from pyspark.sql import DataFrame, SparkSession, types
 
+from floodmark.core.column_types import MILLISECONDS, TimeUnit
 from floodmark.core.intervals import Interval
-from floodmark.spark.columns import spark_schema
 from floodmark.spark.materialization import stored_schema, time_ms
 from floodmark.spark.output import quoted
 from floodmark.sql.definition import Definition
@@ -27,13 +27,19 @@ class ReadCounts:
 
 
 def within(
-    rows: DataFrame, time_column: str, kind: types.DataType, ranges: Sequence[Interval], *, timeless: bool
+    rows: DataFrame,
+    time_column: str,
+    kind: types.DataType,
+    ranges: Sequence[Interval],
+    *,
+    timeless: bool,
+    time_unit: TimeUnit = MILLISECONDS,
 ) -> DataFrame:
     """The rows whose time lies in one of the ranges, and those without a time if they are wanted.
 
     The condition is a text: made of columns, each comparison in it would be several calls to the JVM.
     """
-    column, inside = quoted(time_column), _in_ranges(time_ms(time_column, kind), ranges)
+    column, inside = quoted(time_column), _in_ranges(time_ms(time_column, kind, time_unit), ranges)
     return rows.filter(f"({inside}) OR {column} IS NULL" if timeless else f"({inside}) AND {column} IS NOT NULL")
 
 
@@ -44,11 +50,6 @@ def _in_ranges(ms: str, ranges: Sequence[Interval]) -> str:
         bounds = ", ".join(f"named_struct('s', {r.start_ms}L, 'e', {r.end_ms}L)" for r in ranges)
         return f"exists(array({bounds}), bound -> {ms} >= bound.s AND {ms} < bound.e)"
     return " OR ".join(f"{ms} >= {r.start_ms}L AND {ms} < {r.end_ms}L" for r in ranges)
-
-
-def base_schema(columns: Mapping[str, str], wanted: Sequence[str], *, table: str) -> types.StructType:
-    """The wanted columns as the table's files have them."""
-    return spark_schema(columns, wanted, table=table)
 
 
 @lru_cache(maxsize=256)

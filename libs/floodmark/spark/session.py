@@ -20,6 +20,12 @@ REQUIRED: Mapping[str, str] = {
     # Row groups skipped by a filter would not be counted, and the rows read are checked against the registry.
     "spark.sql.parquet.filterPushdown": "false",
     "spark.sql.caseSensitive": "false",
+    # A time is registered as the calendar of today has it, unless its file says that Spark wrote it in the one before.
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96TimestampConversion": "false",
+    # What pandas writes: otherwise Spark reads nothing of a file that has such a column.
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
 }
 """Settings nobody may change."""
 
