@@ -76,10 +76,12 @@ def test_dates_are_read_as_their_midnight(tmp_path: Path) -> None:
     assert (found.start_ms, found.last_ms) == (86_400_000, 3 * 86_400_000)
 
 
-def test_a_time_no_calendar_has_is_a_number_like_any_other(tmp_path: Path) -> None:
-    """Refusing it is the business of the segment's rules; looking at it must not fail."""
-    found = looked_into(written(tmp_path, pa.array([2**62], pa.int64()).cast(pa.timestamp("ms"))))
-    assert found.start_ms == 2**62
+def test_a_time_no_calendar_has_is_refused(tmp_path: Path) -> None:
+    """Whole numbers may only have been taken for the wrong unit, so the refusal says how to declare another."""
+    with pytest.raises(InvalidInput, match=r"^time-range: a: column 't' has times .* the years 1 to 9999$"):
+        looked_into(written(tmp_path, pa.array([2**62], pa.int64()).cast(pa.timestamp("ms"))))
+    with pytest.raises(InvalidInput, match=r"^time-range: .*; if they count something else, declare 'time_unit'"):
+        looked_into(written(tmp_path, pa.array([1_714_521_600_000_000], pa.int64())))
 
 
 def test_a_time_column_of_another_type_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ def table_columns(
     lake = Lake(location)
     first = _first_file(lake, properties.get("glob", "*.parquet"))
     found = columns_in(lake, first) if first is not None else ()
+    if kind := dict(found).get(time_column):
+        check_time_type(f"table {table!r}", time_column, kind)
     columns = _matched(table, declared, dict(found)) if declared and found else declared or _all_of(table, found)
     if declared and time_column not in dict(declared):
         raise InvalidInput("no-time-column", f"table {table!r} has no column {time_column!r}")

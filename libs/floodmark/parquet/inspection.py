@@ -120,6 +120,7 @@ def check_columns(
     kinds = dict(found)
     if time_column not in kinds:
         raise InvalidInput("no-time-column", f"{path} has no column {time_column!r}")
+    check_time_type(path, time_column, kinds[time_column])
     for name, kind in columns:
         if name not in kinds or not fits(kind, found=kinds[name]):
             has = f"has it as {kinds[name]}" if name in kinds else "lacks it"
@@ -127,7 +128,6 @@ def check_columns(
     for name, kind in () if columns else found:
         if readable(of_table(kind)) is None:
             raise InvalidInput("column-type", f"{path} has column {name!r} as {kind}, which Spark cannot read")
-    check_time_type(path, time_column, kinds[time_column])
     alike = Counter(name.lower() for name, _ in found)
     known = Counter(name.lower() for name, _ in columns or found)
     for name in {time_column, *(name for name, _ in columns)}:
