@@ -4,18 +4,17 @@ sqlglot knows several hundred functions and rewrites them on the way through. He
 its arguments (`exp.Anonymous`), so that Spark gets the function that was written.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
-from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from floodmark.core.errors import InvalidInput
 from floodmark.sql.functions import UNIT_FIRST
+from floodmark.sql.grammar import DefinitionDialect, DefinitionParser, with_suffixed_numbers
 from floodmark.sql.lambdas import mark_parameters
 from floodmark.sql.rules import Rule, refused, shown
 
@@ -23,40 +22,8 @@ TEXT_BYTES_MAX = 64 * 1024
 TOKENS_MAX = 10_000
 NESTING_MAX = 32  # a level costs the parser about 18 of Python's 1000 frames, and the caller has some of its own
 
-_OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM")
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
-
-
-class DefinitionParser(SparkParser):
-    """Spark's grammar without sqlglot's knowledge of functions."""
-
-    FUNCTIONS: ClassVar[dict[str, Callable[..., exp.Expr]]] = {}
-    FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
-        name: parse for name, parse in SparkParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
-    }
-    NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
-        name: parse for name, parse in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name in ("CASE", "IF")
-    }
-    NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {}  # a column of that name goes first, as in Spark
-    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # array(1, 2)[0] is an element, not another array
-
-    def _replace_lambda(self, node: exp.Expr | None, _: list[exp.Expr]) -> exp.Expr | None:
-        return node  # which names are parameters is decided for the whole text, and as Spark does it
-
-    def _parse_interval(self, *args: Any, **kwargs: Any) -> Any:
-        """INTERVAL 1 DAY 2 HOURS becomes a sum; without parentheses `t - INTERVAL 1 DAY 2 HOURS` would mean another."""
-        parsed = super()._parse_interval(*args, **kwargs)
-        return exp.Paren(this=parsed) if isinstance(parsed, exp.Add) else parsed
-
-
-class DefinitionTokenizer(Spark.Tokenizer):
-    COMMANDS: ClassVar[set[TokenType]] = set()  # sqlglot takes what follows SHOW or EXPLAIN for one text
-
-
-class DefinitionDialect(Spark):
-    Tokenizer = DefinitionTokenizer
-    Parser = DefinitionParser
 
 
 @contextmanager
@@ -138,8 +105,8 @@ def tokens_of(text: str) -> list[Token]:
     if size > TEXT_BYTES_MAX:
         raise refused(Rule.NOT_SQL, f"the text has {size} bytes, at most {TEXT_BYTES_MAX} are read")
     try:
-        tokens = _with_doubled_quotes(DefinitionDialect().tokenize(text), text)
-    except TokenError as error:
+        tokens = with_suffixed_numbers(_with_doubled_quotes(DefinitionDialect().tokenize(text), text))
+    except (TokenError, ParseError) as error:
         raise refused(Rule.NOT_SQL, shown(str(error))) from error
     if len(tokens) > TOKENS_MAX:
         raise refused(Rule.NOT_SQL, f"the text has {len(tokens)} words and signs, at most {TOKENS_MAX} are read")
@@ -200,9 +167,4 @@ def _normalised(node: exp.Expr) -> exp.Expr:
             unit = node.expressions[0]
             if isinstance(unit, exp.Column) and len(unit.parts) == 1:
                 unit.replace(exp.var(unit.name.upper()))
-    if isinstance(node, exp.Neg) and isinstance(node.this, exp.Cast) and isinstance(node.this.this, exp.Literal):
-        # -128Y is one number: 128 alone would not fit its type
-        cast = node.this
-        cast.set("this", exp.Neg(this=cast.this))
-        return cast
     return node

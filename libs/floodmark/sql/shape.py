@@ -46,8 +46,6 @@ SCALAR_NODES: tuple[type[exp.Expr], ...] = (
 )  # fmt: skip
 """What is known to come back from Spark as it was written. Whatever else sqlglot can read is refused."""
 
-_NOT_IN_INTERVALS = (exp.Column, exp.Interval, exp.Func, exp.Binary)
-
 TYPES = {
     exp.DType.BOOLEAN, exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.FLOAT,
     exp.DType.DOUBLE, exp.DType.DECIMAL, exp.DType.TEXT, exp.DType.BINARY, exp.DType.DATE, exp.DType.TIMESTAMP,
@@ -126,10 +124,6 @@ def check_expression(root: exp.Expr) -> None:
             )
         if isinstance(node, exp.DataType) and isinstance(node.this, exp.DType) and node.this not in TYPES:
             raise refused(Rule.UNSUPPORTED_SYNTAX, f"type {node.this.value} is not supported; use another type")
-        if isinstance(node, exp.Interval) and node.this is not None and node.this.find(*_NOT_IN_INTERVALS):
-            raise refused(
-                Rule.UNSUPPORTED_SYNTAX, f"{shown(render(node))} must be of a number; multiply INTERVAL 1 DAY"
-            )
         if isinstance(node, exp.Filter) and not _is_aggregate(node.this):
             raise refused(
                 Rule.UNSUPPORTED_SYNTAX, f"{shown(render(node))} filters what is no aggregate; write CASE WHEN"
