@@ -11,8 +11,11 @@ from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
+from sqlglot import exp
 
 from floodmark.core.errors import InvalidInput
+from floodmark.query.kinds import kind_of
+from floodmark.spark.columns import spark_schema
 from floodmark.sql.parsing import parse_query, render
 
 Tree = tuple[Any, ...]
@@ -126,7 +129,7 @@ class Parser:
 
 def _built(nodes: Iterator[Mapping[str, Any]]) -> Tree:
     node = next(nodes)
-    name = node["class"].rpartition(".")[2]
+    name = node["class"].rpartition(".")[2].partition("$")[0]
     if name == "UnresolvedFunction":
         name = _SAME.get(node["nameParts"].strip("[]").lower(), f"call of {node['nameParts'].lower()}")
     # What is in a number is a place among the children, or nothing that a text says.
@@ -139,10 +142,16 @@ def _built(nodes: Iterator[Mapping[str, Any]]) -> Tree:
 
 def rendered(text: str) -> str | None:
     """What we make of an expression; None when it is refused."""
+    tree = tree_of(text)
+    return None if tree is None else render(tree)
+
+
+def tree_of(text: str) -> exp.Expr | None:
     try:
-        return render(parse_query(f"SELECT {text}").expressions[0])
+        tree: exp.Expr = parse_query(f"SELECT {text}").expressions[0]
     except InvalidInput:
         return None
+    return tree
 
 
 def binding(parser: Parser, text: str) -> Difference | None:
@@ -152,3 +161,109 @@ def binding(parser: Parser, text: str) -> Difference | None:
         return None
     written, again = parser.tree(text), parser.tree(ours)
     return None if written == again else Difference(text, ours, repr(written))
+
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+COLUMNS: Mapping[str, str] = {
+    "y": "int8", "h": "int16", "i": "int32", "l": "int64", "f": "float", "d": "double",
+    "u": "uint32", "v": "uint64",
+    "m": "decimal128(12, 2)", "r": "decimal128(15, 4)", "w": "decimal128(38, 18)", "z": "decimal128(38, 0)",
+    "k": "decimal128(5, 5)", "s": "string", "p": "bool", "t": "timestamp[us, tz=UTC]", "c": "date32[day]",
+}  # fmt: skip
+_WHOLES = ("y", "h", "i", "l", "u", "1", "0", "-1", "10", "007", "3000000000", "-2147483648", "2147483648", "1Y", "12S",
+           "34L", "-5L", "- 7", "9223372036854775807", "(1)", "-(1)", "+1")  # fmt: skip
+_NUMBERS = (*_WHOLES, "f", "d", "m", "r", "w", "z", "k", "v", "m", "w", "r", "1.5", "0.05", "-0.5", "10.00", "0.0", ".25",
+            "3.", "00.50", "1e3", "1.5e-2", "2F", "3D", "1.25BD", "-2BD", "99999999999999999999",
+            "12345678901234567890.123456789012345678")  # fmt: skip
+_CASTS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "DECIMAL(5)", "DECIMAL(20, 3)",
+          "DECIMAL(38, 30)", "NUMERIC(9, 9)", "LONG", "REAL")  # fmt: skip
+
+
+class Typed:
+    """Numbers of every kind, and what may be done to them."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+
+    def expression(self, depth: int = 2) -> str:
+        dice, again = self._dice, self.expression
+        if depth <= 0 or dice.random() < 0.15:
+            return dice.choice(_NUMBERS)
+        kind = dice.random()
+        if kind < 0.5:
+            return f"{self._operand(depth)} {dice.choice('++--**//%')} {self._operand(depth)}"
+        if kind < 0.56:
+            return f"({dice.choice(_WHOLES)} DIV {dice.choice((*_WHOLES, 'm', 'w', '1.5'))})"
+        if kind < 0.62:
+            return f"({dice.choice(_WHOLES)} {dice.choice(('&', '|', '^', '<<', '>>'))} {dice.choice(('i', 'y', '3', '2S'))})"
+        if kind < 0.68:
+            made = again(depth - 1)
+            return f"{dice.choice(('-', '- ', '+'))}{dice.choice((made, f'({made})'))}".replace("--", "- -")
+        if kind < 0.76:
+            return f"CAST({again(depth - 1)} AS {dice.choice(_CASTS)})"
+        if kind < 0.84:
+            return dice.choice((
+                f"CASE WHEN p THEN {again(depth - 1)} ELSE {again(depth - 1)} END",
+                f"CASE WHEN p THEN NULL WHEN i > 1 THEN {again(depth - 1)} END",
+                f"CASE i WHEN 1 THEN {again(depth - 1)} WHEN 2 THEN {again(depth - 1)} ELSE NULL END",
+                f"IF(p, {again(depth - 1)}, {again(depth - 1)})",
+            ))  # fmt: skip
+        return self._call(depth - 1)
+
+    def _operand(self, depth: int) -> str:
+        made = self.expression(depth - 1)
+        return made if self._dice.random() < 0.3 else f"({made})"
+
+    def _call(self, depth: int) -> str:
+        dice, again = self._dice, self.expression
+        name = dice.choice(("coalesce", "greatest", "least", "nullif", "ifnull", "nvl", "abs", "negative", "positive", "mod",
+                            "round", "bround", "ceil", "floor", "ceiling", "nvl2", "year", "length", "unix_millis"))  # fmt: skip
+        if name in ("abs", "negative", "positive", "ceil", "floor", "ceiling"):
+            return f"{name}({again(depth)})"
+        if name in ("round", "bround"):
+            return f"{name}({again(depth)}{dice.choice(('', ', 0', ', 2', ', -1', ', 12', ', -40'))})"
+        if name == "nvl2":
+            return f"nvl2({again(depth)}, {again(depth)}, {again(depth)})"
+        if name in ("year", "length", "unix_millis"):
+            return f"{name}({'t' if name != 'length' else 's'})"
+        return f"{name}({again(depth)}, {again(depth)})"
+
+
+class Analyzer:
+    """The types that Spark gives, many in one analysis."""
+
+    def __init__(self, spark: SparkSession, columns: Mapping[str, str]) -> None:
+        schema = spark_schema(columns, list(columns), table="judged")
+        self._frame: DataFrame = spark.createDataFrame([], schema)
+
+    def types(self, texts: Sequence[str]) -> list[str | None]:
+        """None for what Spark refuses; those are looked for by halves."""
+        try:
+            made = self._frame.selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(texts)))
+            return [field.dataType.simpleString() for field in made.schema]
+        except (AnalysisException, ParseException):
+            if len(texts) == 1:
+                return [None]
+            half = len(texts) // 2
+            return self.types(texts[:half]) + self.types(texts[half:])
+
+
+def typing(
+    analyzer: Analyzer, texts: Sequence[str], kind: Callable[[exp.Expr, Mapping[str, str]], object | None] = kind_of
+) -> tuple[list[Difference], int]:
+    """Where our type is not Spark's, and for how many texts we had one. The text is the one we render."""
+    ours = [(text, tree) for text in texts if (tree := tree_of(text)) is not None]
+    found = analyzer.types([text for text, _ in ours])
+    again = analyzer.types([render(tree) for _, tree in ours])
+    differences, known = [], 0
+    for (text, tree), written, rewritten in zip(ours, found, again, strict=True):
+        if written is None:
+            continue
+        made = kind(tree, COLUMNS)
+        known += made is not None
+        if written != rewritten:
+            differences.append(Difference(text, f"rendered as {render(tree)}: {rewritten}", written))
+        elif made is not None and str(made) != written:
+            differences.append(Difference(text, str(made), written))
+    return differences, known
