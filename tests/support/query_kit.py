@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+from sqlglot import exp
 
 from floodmark.core.buckets import Cause, DataFile, Entry, Shard, State
 from floodmark.core.fingerprint import Fingerprint
@@ -68,23 +69,33 @@ class Bench:
     files: dict[tuple[str, str], list[Row]] = field(default_factory=dict, repr=False)
     """What each file of each view was built from."""
     columns: tuple[tuple[str, str], ...] = field(default=COLUMNS[:4], repr=False)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the table and its columns are called, as far as it is not by the names that are used here."""
 
     def __post_init__(self) -> None:
-        self.definition = TableDefinition("trips", "/lake/trips", "t", columns=self.columns)
+        columns = tuple((self.called(name), kind) for name, kind in self.columns)
+        table = self.called("trips")
+        self.definition = TableDefinition(table, f"/lake/{table}", self.called("t"), columns=columns)
         self.table = snapshot_of(self.definition, [_segment(name, rows) for name, rows in self.segments.items()])
         self.duck = duckdb.connect()
+        self.duck.execute("SET lambda_syntax = 'ENABLE_SINGLE_ARROW'; SET order_by_non_integer_literal = true")
+
+    def called(self, name: str) -> str:
+        return self.names.get(name, name)
 
     def rows(self) -> list[Row]:
         return [row for rows in self.segments.values() for row in rows]
 
     def analyzed(self, select: str, bucket_ms: int) -> Definition:
-        return analyze(select, table="trips", time_column="t", bucket_ms=bucket_ms, columns=dict(self.columns))
+        table = self.definition
+        columns = dict(table.columns)
+        return analyze(select, table=table.name, time_column=table.time_column, bucket_ms=bucket_ms, columns=columns)
 
     def add_view(self, name: str, select: str, bucket_ms: int, states: Mapping[int, str]) -> ViewSnapshot:
         """`states` says of each bucket: valid, stale, changed. Any other is vacant."""
         definition = self.analyzed(select, bucket_ms)
         header = ViewHeader(
-            ViewDefinition(name, "trips", select, f"hash of {name}", bucket_ms, f"/lake/{name}"), "incarnation", 0
+            ViewDefinition(name, self.definition.name, select, f"hash of {name}", bucket_ms, f"/lake/{name}"), "incarnation", 0
         )
         entries = {start: self._entry(header, start, state) for start, state in states.items()}
         shards = {
@@ -121,8 +132,8 @@ class Bench:
         """What a worker would have written for the rows of these files, each by itself."""
         rows = [row for file in files for row in file]
         numbers = pa.array([n for n, file in enumerate(files) for _ in file], pa.int64())
-        self.duck.register("trips", _arrow(rows).append_column("__file", numbers))
-        keys = [f"{key.expression} AS `{key.name}`" for key in definition.keys]
+        self.duck.register("trips", self._arrow(rows).append_column("__file", numbers))
+        keys = [f"{key.expression} AS {_quoted(key.name)}" for key in definition.keys]
         measures = [_measure(stored) for stored in definition.stored]
         where = f" WHERE {definition.where}" if definition.where else ""
         group = " GROUP BY ALL" if not definition.is_projection else ""
@@ -135,12 +146,16 @@ class Bench:
 
     def expected(self, select: str) -> list[tuple[Any, ...]]:
         self.duck.register("trips", _arrow(self.rows()))
-        return [tuple(row) for row in self._run(select).fetchall()]
+        return self.run(select)
+
+    def run(self, spark_sql: str) -> list[tuple[Any, ...]]:
+        """Over what DuckDB has been told of."""
+        return [tuple(row) for row in self._run(spark_sql).fetchall()]
 
     def answer(self, made: QueryPlan) -> list[tuple[Any, ...]]:
         for source in made.sources:
             self.duck.register(source.name, self._read(source))
-        return [tuple(row) for row in self._run(made.sql).fetchall()]
+        return self.run(made.sql)
 
     def _read(self, source: Source) -> pa.Table:
         if source.kind is Kind.VIEW:
@@ -150,10 +165,31 @@ class Bench:
         rows = [row for file in source.files for row in self.segments[file.path]]
         if source.within is not None:
             rows = [row for row in rows if _kept(row, source.within.ranges, timeless=source.within.timeless)]
-        return _arrow(rows).select(list(source.columns))
+        return self._arrow(rows).select(list(source.columns))
+
+    def _arrow(self, rows: Sequence[Row]) -> pa.Table:
+        return _arrow(rows).rename_columns([self.called(name) for name in SCHEMA.names])
+
+    def create_view(self, name: str, select: str) -> None:
+        """In DuckDB alone: what this name stands for, to whoever asks by it."""
+        self._run(select).create_view(name)
 
     def _run(self, spark_sql: str) -> duckdb.DuckDBPyRelation:
-        return self.duck.sql(parse_query(spark_sql).sql("duckdb"))
+        return self.duck.sql(_for_duck(parse_query(spark_sql)).sql("duckdb"))
+
+
+_DUCK_CALLS = {"ARRAY": "LIST_VALUE", "TRANSFORM": "LIST_TRANSFORM", "ARRAY_MAX": "LIST_MAX", "FILTER": "LIST_FILTER"}
+
+
+def _for_duck(tree: exp.Query) -> exp.Query:
+    """With DuckDB's names for functions of arrays."""
+    for call in tree.find_all(exp.Anonymous):
+        call.set("this", _DUCK_CALLS.get(call.name, call.name))
+    return tree
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _kept(row: Row, ranges: Iterable[Interval], *, timeless: bool) -> bool:
@@ -170,7 +206,7 @@ def _arrow(rows: Sequence[Row]) -> pa.Table:
 
 def _measure(stored: Stored) -> str:
     condition = f" FILTER (WHERE {stored.condition})" if stored.condition else ""
-    return f"{_CALLS[stored.aggregate].format(stored.argument)}{condition} AS `{stored.name}`"
+    return f"{_CALLS[stored.aggregate].format(stored.argument)}{condition} AS {_quoted(stored.name)}"
 
 
 def _segment(name: str, rows: Sequence[Row]) -> Segment:

@@ -14,10 +14,14 @@ from floodmark.sql.columns import Columns
 from floodmark.sql.grouping import Selected, group_texts
 from floodmark.sql.measures import measure, refuse_aggregates
 from floodmark.sql.model import Aggregate, Definition, Key, Output, Stored
+from floodmark.sql.names import folded
 from floodmark.sql.parsing import bounded_depth, check_rendering, parse_select, render
 from floodmark.sql.rules import Rule, refused, shown
 from floodmark.sql.shape import check_expression, check_shape
 from floodmark.sql.timekeys import check_time_key
+
+BUILD_COLUMNS = frozenset({"__bucket_ms", "__rows"})
+"""What the worker adds to rows while it groups them."""
 
 __all__ = ["Aggregate", "Definition", "Key", "Output", "Stored", "analyze", "canonical"]
 
@@ -92,6 +96,11 @@ def _check_keys(keys: Sequence[Selected], grouped: Sequence[str], *, time_column
 
 def _check_names(definition: Definition) -> None:
     """Outputs and files have their columns told apart by name, and Spark does not look at case."""
+    if reserved := [name for name in (*definition.columns, *definition.stored_columns) if folded(name) in BUILD_COLUMNS]:
+        raise refused(
+            Rule.RESERVED_NAME,
+            f"{reserved[0]} is the name of a column that a build adds to the rows; leave the column out, or rename it",
+        )
     seen: dict[str, str] = {}
     for output in definition.outputs:
         names = {name.lower() for name in (output.name, *output.stored)}

@@ -297,6 +297,7 @@ class DefinitionTokenizer(Spark.Tokenizer):
 
 
 class DefinitionDialect(Spark):
+    SUPPORTS_ORDER_BY_ALL = False  # a column of that name goes first, as in Spark
     Tokenizer = DefinitionTokenizer
     Parser = DefinitionParser
 

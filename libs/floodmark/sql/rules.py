@@ -28,6 +28,7 @@ class Rule(StrEnum):
     UNKNOWN_COLUMN = "unknown-column"
     UNNAMED_OUTPUT = "unnamed-output"
     DUPLICATE_NAME = "duplicate-name"
+    RESERVED_NAME = "reserved-name"
     GROUP_BY = "group-by"
     GROUPING_SETS = "grouping-sets"
     NOT_GROUPED = "not-grouped"

@@ -1,0 +1,134 @@
+"""Faults that the SQL layer once had, each as a patch that brings it back: the generators have to find every one.
+
+A row says which part of the code is replaced by what it was, and which generator is to notice within the gate's size. A
+generator is a function of a seed that returns what is wrong, or None; an exception that is no refusal is wrong as well.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from sqlglot import exp
+
+from floodmark.core.errors import InvalidInput
+from floodmark.query import asked, expansion, planner, rewriting, statements
+from floodmark.query.asked import Term
+from floodmark.query.expansion import SourceNames
+from floodmark.sql import columns, lambdas, parsing
+from tests.support.sql_dice import random_case, wrong_answers
+
+Generator = Callable[[int], str | None]
+
+
+def names_and_shapes(seed: int) -> str | None:
+    return next(wrong_answers(random_case(random.Random(seed))), None)
+
+
+@dataclass(frozen=True)
+class Bug:
+    item: int
+    """Of the audit that found it."""
+    title: str
+    patches: Mapping[tuple[Any, str], Any]
+    """What stands in the place of which attribute of which module or class."""
+    generator: Generator = names_and_shapes
+    within: int = 150
+    """Seeds, which is what the gate tries."""
+
+    def __str__(self) -> str:
+        return f"{self.item}: {self.title}"
+
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for (owner, attribute), old in self.patches.items():
+                patch.setattr(owner, attribute, old)
+            planner._parsed_before.cache_clear()
+            try:
+                yield
+            finally:
+                planner._parsed_before.cache_clear()
+
+    def found_by(self) -> str | None:
+        """What the generator saw, and with which seed."""
+        for seed in range(self.within):
+            with suppress(InvalidInput), self.present():
+                try:
+                    wrong = self.generator(seed)
+                except InvalidInput:
+                    raise
+                except Exception as error:
+                    wrong = repr(error)
+                if wrong is not None:
+                    return f"seed {seed}: {wrong}"
+        return None
+
+
+# -- what the code was -------------------------------------------------------------------------------------------------
+
+
+class _Wishes:
+    """Names as they are wished for, whoever else has them."""
+
+    def __init__(self, taken: object) -> None:
+        pass
+
+    def of(self, wish: str) -> str:
+        return wish
+
+
+def _own_name(names: SourceNames, table: str) -> str:
+    names._tables[table] = table
+    return table
+
+
+def _all_but_itself(child: exp.Expr, above: exp.Expr) -> list[exp.Expr]:
+    """A WITH as if its names were seen everywhere but in their own query."""
+    if isinstance(above, exp.With):
+        return [cte for cte in above.expressions if cte is not child]
+    given = above.args.get("with_") if isinstance(above, exp.Query) else None
+    return given.expressions if given is not None and given is not child else []
+
+
+def _spelled_the_same(root: exp.Expr) -> None:
+    """Parameters told from columns by their very letters."""
+    for function in root.find_all(exp.Lambda):
+        names = {parameter.name for parameter in function.expressions}
+        for column in list(function.this.find_all(exp.Column)):
+            if column.parts[0].name in names:
+                column.replace(lambdas._as_parameter(column))
+
+
+_asked_of = asked.asked_of
+
+
+def _asked_of_a_table(tree: exp.Query, table: Any) -> Any:
+    if isinstance(tree, exp.Select):
+        assert tree.args["from_"] is not None, "there is a table"
+    return _asked_of(tree, table)
+
+
+def _as_it_is(root: exp.Expr) -> exp.Expr:
+    return root
+
+
+BUGS = (
+    Bug(1, "names of the rewrite are those of somebody's columns", {(planner, "Names"): _Wishes}),
+    Bug(2, "a constant that rows are ordered by becomes a position", {(asked, "_is_constant"): lambda tree: False}),
+    Bug(3, "a WITH of the table's name captures the query of a view", {(SourceNames, "of"): _own_name}),
+    Bug(3, "a WITH is seen by what stands before it", {(statements, "_seen_from"): _all_but_itself}),
+    Bug(
+        6,
+        "a column that lost its qualifier becomes a parameter",
+        {(columns, "rename_parameters"): _as_it_is, (rewriting, "rename_parameters"): _as_it_is},
+    ),
+    Bug(6, "a column of a view becomes a parameter", {(rewriting, "rename_parameters"): _as_it_is}),
+    Bug(6, "a column in a condition that is repeated inside becomes a parameter",
+        {(expansion, "rename_parameters"): _as_it_is}),
+    Bug(6, "a parameter in other letters is a column", {(parsing, "mark_parameters"): _spelled_the_same}),
+    Bug(6, "a parameter is a key of the view", {(Term, "is_open"): lambda term, part: False}),
+    Bug(17, "a query without FROM cannot be taken apart", {(planner, "asked_of"): _asked_of_a_table}),
+)  # fmt: skip
