@@ -13,6 +13,7 @@ from floodmark.catalog.definitions import (
     checked_view,
     create_table,
     create_view,
+    replace_view,
     table_definition,
 )
 from floodmark.catalog.documents import table_request, view_request
@@ -23,7 +24,7 @@ from floodmark.core.buckets import ASKED, Cause, Entry, State
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
 from floodmark.core.ports import Clock
-from floodmark.core.tables import TableDefinition, ViewDefinition, ViewStatus
+from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader, ViewStatus
 from floodmark.ledger.inspection import kinds_of
 from floodmark.ledger.ledger import Ledger
 from floodmark.sql.reading import source_of
@@ -110,19 +111,18 @@ class Commands:
         exists = "view" in kinds_of(self.ledger, asked.name)
         if exists and asked.if_not_exists:
             return done(f"view {asked.name} exists; nothing was changed")
-        if exists and asked.or_replace and self._replace(request):
+        header = self._replaced(request) if exists and asked.or_replace else create_view(self.ledger, request)
+        if header is None:
             return done(f"view {asked.name} is defined like this already; nothing was changed")
-        header = create_view(self.ledger, request)
         return done(f"view {asked.name} is defined, covering from {utc(header.coverage_start_ms)} on")
 
-    def _replace(self, request: ViewRequest) -> bool:
-        """Drop the view that is to be replaced, once its successor is known to be fine. True: they are the same."""
+    def _replaced(self, request: ViewRequest) -> ViewHeader | None:
+        """The successor of a view; None when it would be the same."""
         table = self.ledger.registry.header(request.table).definition
-        wanted = checked_view(self.ledger, request, table)
-        if self.ledger.views.header(request.name).definition == wanted:
-            return True
-        self.ledger.views.drop(request.name)
-        return False
+        before = self.ledger.views.header(request.name)
+        if before.definition == checked_view(self.ledger, request, table):
+            return None
+        return replace_view(self.ledger, request, incarnation=before.incarnation)
 
     def _view_request(self, asked: CreateView) -> ViewRequest:
         fields: dict[str, Any] = {**asked.properties, "name": asked.name, "select": asked.select}

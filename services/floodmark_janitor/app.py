@@ -1,6 +1,8 @@
 """Puts the janitor together, and steps its chores."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
@@ -14,6 +16,7 @@ from floodmark.service import wiring
 from floodmark.service.chores import Chore, Chores
 from floodmark.service.runner import Runtime, Service
 from floodmark_janitor.books import Books
+from floodmark_janitor.clearing import Clearer
 from floodmark_janitor.collecting import Collector
 from floodmark_janitor.config import JanitorSettings
 from floodmark_janitor.retiring import Retirer
@@ -28,9 +31,11 @@ def build(settings: JanitorSettings, runtime: Runtime) -> Service:
     own = settings.janitor
     ledger = open_ledger(runtime.session, clock=runtime.clock, randomness=runtime.randomness)
     books = Books(runtime.metrics)
+    terms = Terms(own.grace_ms, own.skew_ms)
     rounds = Rounds(
         ledger,
-        Collector(ledger, runtime.clock, Terms(own.grace_ms, own.skew_ms), books),
+        Collector(ledger, runtime.clock, terms, books),
+        Clearer(ledger, runtime.clock, terms, books),
         Retirer(ledger, runtime.clock, own.retire_batch_max, books),
     )
     leadership = Leadership(ledger.store, "janitor", runtime.instance)
@@ -54,10 +59,14 @@ class Janitor:
 
 @dataclass(slots=True)
 class Rounds:
-    """Goes round every table and view. One that cannot be looked at does not keep the others waiting (INV-14)."""
+    """Goes round every table and view, and round what dropped views have left behind.
+
+    One that cannot be looked at does not keep the others waiting (INV-14).
+    """
 
     ledger: Ledger
     collector: Collector
+    clearer: Clearer
     retirer: Retirer
     _troubles: dict[str, str] = field(default_factory=dict)
 
@@ -65,14 +74,18 @@ class Rounds:
         known = everything_located(self.ledger)
         self.collector.forget_all_but(self.ledger.views.names())
         for located in known:
-            definition = located.definition
-            kind = "view" if isinstance(definition, ViewDefinition) else "table"
-            try:
-                self._look_after(located, known)
-            except (InvalidInput, Unavailable, BudgetExhausted) as error:
-                self._complain(kind, definition.name, str(error))
-            else:
-                self._troubles.pop(f"{kind} {definition.name}", None)
+            kind = "view" if isinstance(located.definition, ViewDefinition) else "table"
+            self._each(kind, located.definition.name, partial(self._look_after, located, known))
+        for incarnation in self.ledger.dropped.incarnations():
+            self._each("dropped view", incarnation, partial(self.clearer.clear, incarnation))
+
+    def _each(self, kind: str, name: str, look: Callable[[], object]) -> None:
+        try:
+            look()
+        except (InvalidInput, Unavailable, BudgetExhausted) as error:
+            self._complain(kind, name, str(error))
+        else:
+            self._troubles.pop(f"{kind} {name}", None)
 
     def _look_after(self, located: Located, known: list[Located]) -> None:
         definition = located.definition
@@ -89,5 +102,5 @@ class Rounds:
         """Once for each reason: the next round comes soon."""
         key = f"{kind} {name}"
         if self._troubles.get(key) != error:
-            log.warning("not_cleared_away", **{kind: name}, error=error)
+            log.warning("not_cleared_away", **{kind.replace(" ", "_"): name}, error=error)
             self._troubles[key] = error

@@ -7,7 +7,7 @@ import prometheus_client as prometheus
 
 
 class Books:
-    """`kind` is `view` or `table`, `of` its name."""
+    """`kind` is `view`, `dropped view` or `table`, `of` its name."""
 
     def __init__(self, registry: prometheus.CollectorRegistry) -> None:
         labels = ["kind", "of"]

@@ -32,6 +32,7 @@ from floodmark.core.ports import Clock
 from floodmark.core.tables import ViewHeader
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.lake import Lake
+from floodmark.parquet.locations import place_of
 from floodmark_janitor.books import Books
 
 log = structlog.get_logger()
@@ -58,7 +59,7 @@ class Collector:
     def collect(self, view: str) -> int:
         """Delete the garbage of a view. Returns how many files that were."""
         header = view_header(self.ledger, view)
-        files = [] if header is None else attempt_files(header.definition)
+        files = [] if header is None else attempt_files(header.definition.location)
         if header is None or not files:
             self._memories.pop(view, None)
             self.books.kept("view", view, ())
@@ -78,7 +79,7 @@ class Collector:
         view, table = header.definition.name, header.definition.table
         self.ledger.holds.remove_expired(table)
         self.ledger.store.sync()  # a server that lags would not show a hold whose files are there already
-        holds = self.ledger.holds.all(table)
+        holds = [hold for name in {table, *self._tables_before(header)} for hold in self.ledger.holds.all(name)]
         named = named_files(self.ledger, header)
         if named is None:
             return []
@@ -88,6 +89,12 @@ class Collector:
         seen = sighted(before, files, named=named, holds=holds, now_ms=now_ms, terms=self.terms)
         self._memories[view] = _Memory(header.incarnation, seen)
         return [judge(f, seen.get(f.path), holds=holds, now_ms=now_ms, terms=self.terms) for f in files]
+
+    def _tables_before(self, header: ViewHeader) -> set[str]:
+        """The tables of views that stood here before and were dropped: their readers hold those, and not ours."""
+        notes = (self.ledger.dropped.note(incarnation) for incarnation in self.ledger.dropped.incarnations())
+        place = place_of(header.definition.location)
+        return {note.table for note in notes if note is not None and place_of(note.location) == place}
 
     def _delete(self, header: ViewHeader, verdict: Verdict) -> bool:
         view, file = header.definition.name, verdict.file

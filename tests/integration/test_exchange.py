@@ -1,12 +1,12 @@
 """Export and import of a view's state, and the drops and creations that may cross them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
 
-from floodmark.core.buckets import Entry, State
+from floodmark.core.buckets import DataFile, Entry, State
 from floodmark.core.errors import InvalidInput
 from floodmark.core.tables import ViewStatus
 from floodmark.core.transitions import Mode, Reason, Rejected
@@ -15,6 +15,16 @@ from floodmark.ledger.exchange import Export
 from floodmark.ledger.store import Create, Delete, Store
 from tests.support.ledger_kit import HOUR_MS, VIEW, Kit, cause, segment
 from tests.support.memory_store import Faulty, Watched
+
+
+class AllThere:
+    """Files as they were exported, at a location of their own."""
+
+    def overlaps(self, _location: str) -> bool:
+        return False
+
+    def missing(self, _files: Sequence[DataFile]) -> Collection[str]:
+        return ()
 
 
 @pytest.fixture
@@ -45,7 +55,7 @@ def test_export_drop_import_and_revert_bring_every_entry_back(varied: Kit) -> No
     before, header = entries(varied), varied.header
     export = exported(varied)
     varied.ledger.views.drop(VIEW.name)
-    imported = exchange.import_view(varied.ledger, export, now_ms=9)
+    imported = exchange.import_view(varied.ledger, export, now_ms=9, files=AllThere())
     assert imported == varied.header
     assert imported.incarnation != header.incarnation
     assert (imported.coverage_start_ms, imported.watermark_ms, imported.status) == (
@@ -74,7 +84,7 @@ def test_what_changed_since_the_export_stays_stale(varied: Kit) -> None:
     export = exported(varied)
     varied.ledger.views.drop(VIEW.name)
     varied.put(segment("a", 250, 253, crc=2))
-    incarnation = exchange.import_view(varied.ledger, export, now_ms=9).incarnation
+    incarnation = exchange.import_view(varied.ledger, export, now_ms=9, files=AllThere()).incarnation
     assert varied.ledger.views.revert_valid(VIEW.name, incarnation, 250 * HOUR_MS).result is False
     assert varied.ledger.views.revert_valid(VIEW.name, incarnation, 256 * HOUR_MS).result is True
     assert not isinstance(varied.refresh(250), Rejected)
@@ -87,7 +97,7 @@ def test_an_attempt_from_before_the_import_can_never_commit(varied: Kit) -> None
     build = varied.build(251, Mode.OVERWRITE, "old")
     export = exported(varied)
     varied.ledger.views.drop(VIEW.name)
-    exchange.import_view(varied.ledger, export, now_ms=9)
+    exchange.import_view(varied.ledger, export, now_ms=9, files=AllThere())
     decision = varied.commit_one(build, incarnation=old)
     assert isinstance(decision, Rejected)
     assert decision.reason is Reason.DROPPED
@@ -98,14 +108,14 @@ def test_a_paused_view_comes_back_paused(varied: Kit) -> None:
     varied.ledger.views.set_status(VIEW.name, ViewStatus.PAUSED)
     export = exported(varied)
     varied.ledger.views.drop(VIEW.name)
-    assert exchange.import_view(varied.ledger, export, now_ms=9).status is ViewStatus.PAUSED
+    assert exchange.import_view(varied.ledger, export, now_ms=9, files=AllThere()).status is ViewStatus.PAUSED
 
 
 def test_a_view_that_exists_is_not_imported_over(varied: Kit) -> None:
     """Drop it first: an import never mixes two states."""
     before = entries(varied)
     with pytest.raises(InvalidInput, match=r"view-exists: view 'rides_hourly' exists"):
-        exchange.import_view(varied.ledger, exported(varied), now_ms=9)
+        exchange.import_view(varied.ledger, exported(varied), now_ms=9, files=AllThere())
     assert entries(varied) == before
 
 
@@ -148,7 +158,8 @@ def test_a_bad_export_is_refused_by_name_and_nothing_is_written(
     varied.ledger.views.drop(VIEW.name)
     change(document)
     with pytest.raises(InvalidInput) as refusal:
-        exchange.import_view(varied.ledger, exchange.parse(json.dumps(document), what="view.json"), now_ms=9)
+        altered = exchange.parse(json.dumps(document), what="view.json")
+        exchange.import_view(varied.ledger, altered, now_ms=9, files=AllThere())
     assert refusal.value.rule == rule
     assert said in str(refusal.value)
     assert varied.ledger.views.names() == []
@@ -185,7 +196,7 @@ def test_nothing_of_an_import_is_seen_before_it_is_whole(store: Store) -> None:
                 exchange.export_view(peer.ledger, VIEW.name, now_ms=1)
 
     watched.before_commit = look
-    exchange.import_view(kit.ledger, export, now_ms=9)
+    exchange.import_view(kit.ledger, export, now_ms=9, files=AllThere())
     assert seen
     assert set(seen) == {ViewStatus.DROPPING}
     assert peer.header.status is ViewStatus.ACTIVE
@@ -199,7 +210,7 @@ def test_an_import_survives_a_lost_answer_at_every_write(store: Store, at: int) 
     before, export = entries(kit), exported(kit)
     kit.ledger.views.drop(VIEW.name)
     faulty.script = iter(["ok"] * (at - 1) + ["lost"])
-    exchange.import_view(kit.ledger, export, now_ms=9)
+    exchange.import_view(kit.ledger, export, now_ms=9, files=AllThere())
     assert next(faulty.script, None) is None, "the import has fewer writes than this"
     assert entries(kit).keys() == before.keys()
     assert kit.header.status is ViewStatus.ACTIVE
@@ -221,11 +232,11 @@ def test_an_import_that_is_overtaken_stops_and_leaves_the_rival_alone(store: Sto
             elif rival_does == "create":
                 rival.ledger.views.create(VIEW, coverage_start_ms=0)
             else:
-                exchange.import_view(rival.ledger, export, now_ms=10)
+                exchange.import_view(rival.ledger, export, now_ms=10, files=AllThere())
 
     watched.before_commit = overtake
     with pytest.raises(InvalidInput, match="created or dropped by another during its import"):
-        exchange.import_view(kit.ledger, export, now_ms=9)
+        exchange.import_view(kit.ledger, export, now_ms=9, files=AllThere())
     if rival_does == "drop":
         assert rival.ledger.views.names() == []
     else:

@@ -57,7 +57,7 @@ class MemoryStore(OneByOne):
         """The session that made each ephemeral node."""
         self._data_watches: dict[str, list[Callable[[str], None]]] = {}
         self._child_watches: dict[str, list[Callable[[str], None]]] = {}
-        for path in (paths.ROOT, paths.TABLES, paths.VIEWS, paths.SERVICES, paths.LEADERS):
+        for path in (paths.ROOT, paths.TABLES, paths.VIEWS, paths.DROPPED, paths.SERVICES, paths.LEADERS):
             self.nodes[path] = Node(b"", 0)
 
     def read(self, path: str) -> Node | None:

@@ -14,6 +14,7 @@ from floodmark.ledger.holds import Hold
 from floodmark.ledger.store import Store
 from floodmark_janitor.app import Rounds
 from floodmark_janitor.books import Books
+from floodmark_janitor.clearing import Clearer
 from floodmark_janitor.collecting import Collector
 from floodmark_janitor.retiring import Retirer
 from tests.support.bus_doubles import FrozenClock
@@ -39,8 +40,10 @@ class Yard:
         """A janitor that has just been started: it remembers nothing."""
         self.metrics = CollectorRegistry()
         books = Books(self.metrics)
-        collector = Collector(self.ledger, self.clock, Terms(GRACE_MS, SKEW_MS), books)
-        return Rounds(self.ledger, collector, Retirer(self.ledger, self.clock, 100, books))
+        terms = Terms(GRACE_MS, SKEW_MS)
+        collector = Collector(self.ledger, self.clock, terms, books)
+        clearer = Clearer(self.ledger, self.clock, terms, books)
+        return Rounds(self.ledger, collector, clearer, Retirer(self.ledger, self.clock, 100, books))
 
     def pass_by(self, *, after_ms: int = 0) -> None:
         self.clock.sleep_ms(after_ms)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -104,10 +104,19 @@ def _check_properties(table: str, properties: Mapping[str, str]) -> None:
 
 def create_view(ledger: Ledger, request: ViewRequest) -> ViewHeader:
     """Create a view. Its coverage begins with the table's data, or with what comes first, unless it is told."""
+    return _created(ledger, request)
+
+
+def replace_view(ledger: Ledger, request: ViewRequest, *, incarnation: str) -> ViewHeader:
+    """Put a view in the place of this incarnation of its name, in one write: there is always one of the two."""
+    return _created(ledger, request, replacing=incarnation)
+
+
+def _created(ledger: Ledger, request: ViewRequest, *, replacing: str | None = None) -> ViewHeader:
     table = ledger.registry.header(checked_name(request.table, what="table"))
     definition = checked_view(ledger, request, table.definition)
     start_ms = request.coverage_start_ms if request.coverage_start_ms is not None else table.min_start_ms
-    return ledger.views.create(definition, coverage_start_ms=start_ms)
+    return ledger.views.create(definition, coverage_start_ms=start_ms, replacing=replacing)
 
 
 def checked_view(ledger: Ledger, request: ViewRequest, table: TableDefinition) -> ViewDefinition:
@@ -188,6 +197,29 @@ def everything_located(ledger: Ledger) -> list[Located]:
         with suppress(InvalidInput):
             found.append(Located.of(ledger.views.header(name).definition))
     return found
+
+
+Header = TableHeader | ViewHeader
+
+
+def standing_at(ledger: Ledger, location: str) -> list[Header]:
+    """Every table and view whose files may lie at this location, also one that is being made or dropped.
+
+    Raises InvalidInput when there is one that cannot be read: it may be there.
+    """
+    place = place_of(location)
+    tables = [_unless_gone(ledger.registry.header, name) for name in ledger.registry.tables()]
+    views = [_unless_gone(ledger.views.header, name) for name in ledger.views.names()]
+    return [h for h in (*tables, *views) if h is not None and overlap(place_of(h.definition.location), place)]
+
+
+def _unless_gone(look: Callable[[str], Header], name: str) -> Header | None:
+    try:
+        return look(name)
+    except InvalidInput as error:
+        if error.rule in ("unknown-table", "unknown-view"):
+            return None
+        raise
 
 
 def sharing(one: Located, others: Iterable[Located]) -> Definition | None:

@@ -6,13 +6,14 @@ The janitor deletes by these looks; `floodmark janitor --dry-run` prints them. N
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from floodmark.catalog.definitions import Definition, everything_located, retention_ms, sharing
+from floodmark.catalog.definitions import Definition, everything_located, retention_ms, sharing, standing_at
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.garbage import (
     AttemptFile,
     HoldTaken,
     Sighting,
     Terms,
+    Verdict,
     Why,
     attempt_file,
     judge,
@@ -21,6 +22,7 @@ from floodmark.core.garbage import (
 )
 from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader, ViewStatus
 from floodmark.ledger.condemned import CondemnedFile
+from floodmark.ledger.dropped import DroppedView
 from floodmark.ledger.holds import Hold
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.lake import Lake, LakeFile
@@ -37,9 +39,9 @@ def view_header(ledger: Ledger, view: str) -> ViewHeader | None:
     return None if header.status is ViewStatus.DROPPING else header
 
 
-def attempt_files(definition: ViewDefinition) -> list[AttemptFile]:
+def attempt_files(location: str) -> list[AttemptFile]:
     """The files that attempts have written for a view. Whatever else lies there is not looked at."""
-    lake = Lake(definition.location)
+    lake = Lake(location)
     if not lake.is_there():
         return []  # nothing was built yet
     dated = ((f, f.modified_at_ms) for f in lake.files("*.parquet"))
@@ -70,6 +72,15 @@ def is_same(file: LakeFile, condemned: CondemnedFile) -> bool:
     return file.stamp == condemned.stamp if condemned.stamp else file.bytes == condemned.bytes
 
 
+def judged_dropped(
+    dropped: DroppedView, files: Sequence[AttemptFile], *, holds: Sequence[HoldTaken], now_ms: int, terms: Terms
+) -> list[Verdict]:
+    """What becomes of the files of a dropped view. Its fence went in the write that dropped it, and with it the last
+    moment at which any of them could be named."""
+    since = Sighting(dropped.dropped_at_ms, dropped.dropped_at_ms)
+    return [judge(file, since, holds=holds, now_ms=now_ms, terms=terms) for file in files]
+
+
 # -- a dry run -----------------------------------------------------------------------------------------------------
 
 
@@ -78,7 +89,7 @@ class Finding:
     """One candidate: what would become of it, and why."""
 
     owner: str
-    """`view NAME` or `table NAME`."""
+    """`view NAME`, `table NAME` or `dropped view NAME`."""
     path: str
     bytes: int
     verdict: str
@@ -107,14 +118,29 @@ def findings(ledger: Ledger, *, now_ms: int, terms: Terms) -> list[Finding]:
                 found += _table_findings(ledger, definition, holds, now_ms)
         except (InvalidInput, Unavailable) as error:
             found.append(Finding(_owner(definition), definition.location, 0, "keep", str(error)))
+    for incarnation in ledger.dropped.incarnations():
+        try:
+            found += _dropped_findings(ledger, incarnation, now_ms, terms)
+        except (InvalidInput, Unavailable) as error:
+            found.append(Finding(f"dropped view {incarnation}", "", 0, "keep", str(error)))
     return found
+
+
+def _dropped_findings(ledger: Ledger, incarnation: str, now_ms: int, terms: Terms) -> list[Finding]:
+    dropped = ledger.dropped.note(incarnation)
+    if dropped is None or standing_at(ledger, dropped.location):  # then what lies there is found with what stands there
+        return []
+    files = attempt_files(dropped.location)
+    holds = _live(ledger.holds.all(dropped.table), now_ms)
+    verdicts = judged_dropped(dropped, files, holds=holds, now_ms=now_ms, terms=terms)
+    return [_finding(f"dropped view {dropped.view}", verdict) for verdict in verdicts]
 
 
 def _view_findings(
     ledger: Ledger, definition: ViewDefinition, holds: Sequence[Hold], now_ms: int, terms: Terms
 ) -> list[Finding]:
     header = view_header(ledger, definition.name)
-    files = attempt_files(definition)
+    files = attempt_files(definition.location)
     named = None if header is None else named_files(ledger, header)
     if named is None:
         return []
@@ -123,19 +149,21 @@ def _view_findings(
         sighting = None if file.path in named else Sighting(file.modified_at_ms, file.modified_at_ms)
         verdict = judge(file, sighting, holds=holds, now_ms=now_ms, terms=terms)
         if verdict.why is not Why.NAMED:
-            found.append(
-                Finding(
-                    _owner(definition),
-                    file.path,
-                    file.bytes,
-                    "delete" if verdict.why is Why.GARBAGE else "keep",
-                    _REASONS[verdict.why],
-                    verdict.since_ms,
-                    verdict.wait_ms,
-                    _readers(verdict.holds),
-                )
-            )
+            found.append(_finding(_owner(definition), verdict))
     return found
+
+
+def _finding(owner: str, verdict: Verdict) -> Finding:
+    return Finding(
+        owner,
+        verdict.file.path,
+        verdict.file.bytes,
+        "delete" if verdict.why is Why.GARBAGE else "keep",
+        _REASONS[verdict.why],
+        verdict.since_ms,
+        verdict.wait_ms,
+        _readers(verdict.holds),
+    )
 
 
 _REASONS = {

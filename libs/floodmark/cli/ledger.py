@@ -14,6 +14,7 @@ import structlog
 import typer
 from rich.console import Console
 
+from floodmark.catalog.imports import LakeFiles
 from floodmark.catalog.times import time_ms
 from floodmark.cli.ledger_tables import rendered
 from floodmark.core.errors import FloodmarkError, InvalidInput, Unavailable
@@ -98,7 +99,8 @@ def import_(
     with refusals_told():
         export = exchange.parse(_read(file), what=str(file))
         with opened_ledger(zookeeper, directory) as ledger:
-            header = exchange.import_view(ledger, export, now_ms=SystemClock().now_ms())
+            files = LakeFiles(export.view.location)
+            header = exchange.import_view(ledger, export, now_ms=SystemClock().now_ms(), files=files)
     buckets = sum(run.count for run in export.buckets)
     print(f"view {header.definition.name} imported as incarnation {header.incarnation}: {buckets} buckets, all STALE")
 

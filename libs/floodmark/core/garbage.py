@@ -130,6 +130,11 @@ def judge(
     return Verdict(file, why, sighting.since_ms, wait_ms, holding)
 
 
+def settled(since_ms: int, *, holds: Iterable[HoldTaken], now_ms: int, terms: Terms) -> bool:
+    """Whether whatever was going on at this moment has come to its end: nobody is left who reads or writes by it."""
+    return now_ms >= since_ms + terms.grace_ms and not _taken_by(since_ms, holds, terms)
+
+
 def _taken_by(moment_ms: int, holds: Iterable[HoldTaken], terms: Terms) -> tuple[HoldTaken, ...]:
     return tuple(h for h in holds if h.taken_at_ms <= moment_ms + terms.skew_ms)
 

@@ -2,11 +2,13 @@
 
 An export says what was true of its source then. An import therefore brings every entry in as STALE, cause `import`:
 nothing is VALID until a revert finds, in its own write, that the live source is the one the bucket was built from.
+A revert does not look at files. So an entry whose files are not all there any more comes in as one that was never
+built, and can only be built again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
@@ -196,11 +198,22 @@ def _version_in(text: str | bytes) -> int | None:
         return None
 
 
-def import_view(ledger: Ledger, export: Export, *, now_ms: int) -> ViewHeader:
+class FilesThere(Protocol):
+    """What lies at the location of the view that is imported."""
+
+    def overlaps(self, location: str) -> bool:
+        """Whether files of this other location may lie there too."""
+
+    def missing(self, files: Sequence[DataFile], /) -> Collection[str]:
+        """The names of those that are not there, or have another size."""
+
+
+def import_view(ledger: Ledger, export: Export, *, now_ms: int, files: FilesThere) -> ViewHeader:
     """Create the view anew, every entry STALE. Others see nothing of it, or all of it."""
     definition = ViewDefinition(**_fields(export.view))
     ledger.registry.header(definition.table)  # an unknown table is refused here
-    entries = _stale_entries(export, definition.grid, Cause("import", export.incarnation, now_ms))
+    cause = Cause("import", export.incarnation, now_ms)
+    entries = _stale_entries(export, definition.grid, cause)
     _check_coverage(export, definition, entries)
     header = ViewHeader(
         definition=definition,
@@ -210,7 +223,16 @@ def import_view(ledger: Ledger, export: Export, *, now_ms: int) -> ViewHeader:
         watermark_ms=export.watermark_ms,
         status=ViewStatus.PAUSED if export.status is ViewStatus.PAUSED else ViewStatus.ACTIVE,
     )
-    return ledger.views.restore(header, entries)
+    return ledger.views.restore(
+        header, entries, verified=lambda entries: _with_files(entries, files, cause), is_here=files.overlaps
+    )
+
+
+def _with_files(entries: Mapping[int, Entry], there: FilesThere, cause: Cause) -> dict[int, Entry]:
+    """The entries as they are, but for those that name a file that is gone: they are as if never built (INV-11)."""
+    named = {file.name: file for entry in entries.values() for file in entry.files}
+    missing = frozenset(there.missing(list(named.values())))
+    return {s: synthesized(cause) if any(f.name in missing for f in e.files) else e for s, e in entries.items()}
 
 
 def _fields(part: ViewPart) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from floodmark.core.ports import Clock
 from floodmark.ledger.dispatch import Dispatch
+from floodmark.ledger.dropped import Dropped
 from floodmark.ledger.engine import Budgets, Engine, Outcome
 from floodmark.ledger.holds import Holds
 from floodmark.ledger.registry import Registry
@@ -25,6 +26,7 @@ class Ledger:
     holds: Holds
     dispatch: Dispatch
     retention: Retention
+    dropped: Dropped
 
 
 def ledger_on(
@@ -40,13 +42,15 @@ def ledger_on(
     budgets = budgets or Budgets()
     engine = Engine(store, clock, randomness, observe, limits)
     registry = Registry(engine, budgets)
+    dropped = Dropped(store)
     return Ledger(
         store=store,
         registry=registry,
-        views=Views(engine, budgets, registry),
+        views=Views(engine, budgets, registry, dropped),
         holds=Holds(engine, budgets, registry),
         dispatch=Dispatch(engine, budgets),
         retention=Retention(engine, budgets, registry),
+        dropped=dropped,
     )
 
 

@@ -7,6 +7,7 @@ from floodmark.core.names import checked_name
 ROOT = "/floodmark"
 TABLES = f"{ROOT}/tables"
 VIEWS = f"{ROOT}/views"
+DROPPED = f"{ROOT}/dropped"
 SERVICES = f"{ROOT}/services"
 LEADERS = f"{ROOT}/leaders"
 
@@ -61,6 +62,11 @@ def closed(name: str, incarnation: str) -> str:
 
 def fences(name: str) -> str:
     return f"{view(name)}/fence"
+
+
+def dropped(incarnation: str) -> str:
+    """The note of a view that is gone, and whose files may not be."""
+    return f"{DROPPED}/{incarnation}"
 
 
 def shards(name: str) -> str:

@@ -12,11 +12,15 @@ from floodmark.core.tables import ViewDefinition, ViewHeader, ViewStatus
 from floodmark.core.transitions import Build, Changed, Decision, Mode
 from floodmark.ledger import codec, paths
 from floodmark.ledger.commits import Commits, Decisions
+from floodmark.ledger.dropped import Dropped, noted
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
 from floodmark.ledger.holds import Hold
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.store import Check, Conflicted, Create, Delete, Op, Set
 from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, read_header, require_header
+
+REPLACED_NODES_MAX = 5_000
+"""Shards and their dispatch records: over three years of minutes. Paths are at most so long that this fits a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +43,25 @@ class Marked:
 
 
 class Views:
-    def __init__(self, engine: Engine, budgets: Budgets, registry: Registry) -> None:
+    def __init__(self, engine: Engine, budgets: Budgets, registry: Registry, dropped: Dropped) -> None:
         self._engine = engine
         self._store = engine.store
         self._budgets = budgets
         self._registry = registry
+        self._dropped = dropped
         self._memory = Memory()
         self._commits = Commits(engine, budgets, registry, self._memory)
 
     # -- existence -------------------------------------------------------------------------------------------------
 
-    def create(self, definition: ViewDefinition, *, coverage_start_ms: int | None = None) -> ViewHeader:
-        """Create a view with an incarnation of its own. A name that is being dropped is dropped to the end first."""
+    def create(
+        self, definition: ViewDefinition, *, coverage_start_ms: int | None = None, replacing: str | None = None
+    ) -> ViewHeader:
+        """Create a view with an incarnation of its own. A name that is being dropped is dropped to the end first.
+
+        With `replacing`, an incarnation, it takes the place of that one: in one write, so that at every moment one of
+        the two is there, and the attempts of the old one can never commit afterwards (INV-13).
+        """
         self._registry.header(definition.table)  # an unknown table is refused here
         start_ms = None if coverage_start_ms is None else definition.grid.start_of(coverage_start_ms)
         header = ViewHeader(
@@ -60,10 +71,22 @@ class Views:
             coverage_start_ms=start_ms,
             watermark_ms=start_ms,
         )
-        return self._create(header, gate=paths.fence(definition.name, header.incarnation))
+        made = self._create(header, gate=paths.fence(definition.name, header.incarnation), replacing=replacing)
+        self._memory.forget(definition.name)
+        return made
 
-    def _create(self, header: ViewHeader, *, gate: str) -> ViewHeader:
-        """The nodes of a view without entries. `gate` is its fence, or the marker of one that is not open yet."""
+    def _create(
+        self,
+        header: ViewHeader,
+        *,
+        gate: str,
+        replacing: str | None = None,
+        claims: Callable[[], Sequence[Op]] = lambda: (),
+    ) -> ViewHeader:
+        """The nodes of a view without entries. `gate` is its fence, or the marker of one that is not open yet.
+
+        `claims` is what else is written with them, decided in each try.
+        """
         name = header.definition.name
         ops = [
             Create(paths.view(name), codec.encode_view(header)),
@@ -79,11 +102,39 @@ class Views:
                 return Done(header)
             if found and found.header.status is ViewStatus.DROPPING:
                 self._remove(name, found.header.incarnation)
+            elif found and found.header.incarnation == replacing:
+                return Write(self._replacement(found, header), header)
             elif found:
                 raise InvalidInput("view-exists", f"view {name!r} exists")
-            return Write(ops, header)
+            return Write([*ops, *claims()], header)
 
         return self._engine.run(f"create view {name}", self._budgets.critical, attempt).result
+
+    def _replacement(self, old: SeenHeader, new: ViewHeader) -> list[Op]:
+        """One view in the place of another, with nothing of the old one left below it.
+
+        SUBTLE: the entries of both have the same paths. A commit of the old one may add a shard after its shards were
+        listed; left there, it would be read as the new one's. So the parents go and come again in this write: with a
+        child that nobody listed, the write fails and everything is read again.
+        """
+        name = new.definition.name
+        ops: list[Op] = [
+            Delete(paths.fence(name, old.header.incarnation)),
+            Create(paths.fence(name, new.incarnation), b""),
+            Set(paths.view(name), codec.encode_view(new), old.version),
+            noted(old.header, now_ms=self._engine.clock.now_ms()),
+        ]
+        below: list[Op] = []
+        for parent in (paths.shards(name), paths.dispatch(name)):
+            below += [Delete(f"{parent}/{child}") for child in self._store.children(parent)]
+            below += [Delete(parent), Create(parent, b"")]
+        if len(below) > REPLACED_NODES_MAX:
+            raise InvalidInput(
+                "view-too-large",
+                f"view {name!r} has {len(below)} nodes, and one write can replace {REPLACED_NODES_MAX}; "
+                "create its successor under another name, or drop it first",
+            )
+        return [*ops, *below]
 
     def drop(self, view: str) -> bool:
         """Drop a view; False when there is none. Its running attempts can never commit afterwards (INV-13)."""
@@ -98,13 +149,19 @@ class Views:
             fence = Delete(paths.fence(view, header.incarnation))
             closed = Create(paths.closed(view, header.incarnation), b"")
             gone = look.set_header(replace(header, status=ViewStatus.DROPPING))
-            return Write([fence, closed, gone], header.incarnation)
+            note = noted(header, now_ms=self._engine.clock.now_ms())
+            return Write([fence, closed, gone, note], header.incarnation)
 
         incarnation = self._engine.run(f"drop view {view}", self._budgets.critical, fence_off).result
         if incarnation is not None:
             self._remove(view, incarnation)
         self._memory.forget(view)
         return incarnation is not None
+
+    def finish_drop(self, view: str, incarnation: str) -> None:
+        """Go on with the drop of exactly this incarnation, where whoever began it did not come to the end."""
+        self._remove(view, incarnation)
+        self._memory.forget(view)
 
     def _remove(self, view: str, incarnation: str) -> None:
         """Delete the subtree of a closed incarnation. May be repeated after a crash, by anyone, at any time.
@@ -122,17 +179,29 @@ class Views:
         rest = (closed, paths.fences(view), *parents, paths.view(view))
         self._store.commit([Delete(path) for path in rest])
 
-    def restore(self, header: ViewHeader, entries: Mapping[int, Entry]) -> ViewHeader:
+    def restore(
+        self,
+        header: ViewHeader,
+        entries: Mapping[int, Entry],
+        *,
+        verified: Callable[[Mapping[int, Entry]], Mapping[int, Entry]] = lambda entries: entries,
+        is_here: Callable[[str], bool] = lambda _location: False,
+    ) -> ViewHeader:
         """Create a view with entries, as a new incarnation that nobody sees before it is whole.
+
+        They are `verified` once the view has its name: from then on nobody clears away what lies at its location, so a
+        file that is found then is a file that stays. `is_here` says which other locations overlap with it.
 
         Until the last write the view counts as one that is being dropped: no reader uses it, no writer finds a fence,
         and after a crash whoever creates or drops the name next clears it away.
         """
         name, grid = header.definition.name, header.definition.grid
         hidden = replace(header, incarnation=new_id(self._engine.randomness), status=ViewStatus.DROPPING)
-        self._create(hidden, gate=paths.closed(name, hidden.incarnation))
-        for number, starts in grid.by_shard(sorted(entries)).items():
-            data = codec.encode_shard(Shard({s: entries[s] for s in starts}), grid)
+        gate = paths.closed(name, hidden.incarnation)
+        self._create(hidden, gate=gate, claims=lambda: self._dropped.claims(is_here))
+        found = verified(entries)
+        for number, starts in grid.by_shard(sorted(found)).items():
+            data = codec.encode_shard(Shard({s: found[s] for s in starts}), grid)
             self._create_hidden(hidden, Create(paths.shard(name, number), data))
         shown = replace(hidden, status=header.status)
         opening = Delete(paths.closed(name, hidden.incarnation))

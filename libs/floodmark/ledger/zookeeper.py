@@ -121,7 +121,7 @@ class ZooKeeperStore:
 
     def ensure_root(self) -> None:
         """The nodes every other one lies under."""
-        for path in ("tables", "views", "services", "leaders"):
+        for path in ("tables", "views", "dropped", "services", "leaders"):
             try:
                 self._client.ensure_path(f"{ROOT}/{path}")
             except (KazooException, KazooTimeoutError) as error:

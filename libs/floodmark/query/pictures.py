@@ -138,10 +138,13 @@ class Pictures:
         if header is None or header.status is ViewStatus.DROPPING:
             self._forget(view)
             return
-        before, self._headers[view] = self._headers.get(view), header
+        before = self._headers.get(view)
+        if before is not None and before.incarnation != header.incarnation:
+            self._forget(view)  # replaced in one write, perhaps by a view of another table
+        self._headers[view] = header
         self._dirty.add(header.definition.table)
         seen = self._seen.get(view)
-        if seen is not None and before is not None and before.incarnation == header.incarnation:
+        if seen is not None:
             seen.header = header
         elif header.definition.table in self._tables:
             self._begin(view, header)
