@@ -235,7 +235,7 @@ class Analyzer:
 
     def __init__(self, spark: SparkSession, columns: Mapping[str, str]) -> None:
         schema = spark_schema(columns, list(columns), table="judged")
-        self._frame: DataFrame = spark.createDataFrame([], schema)
+        self._frame: DataFrame = spark.createDataFrame([], schema).alias("judged")
 
     def types(self, texts: Sequence[str]) -> list[str | None]:
         """None for what Spark refuses; those are looked for by halves."""
@@ -267,3 +267,14 @@ def typing(
         elif made is not None and str(made) != written:
             differences.append(Difference(text, str(made), written))
     return differences, known
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def reference(dice: random.Random, columns: Sequence[str], table: str) -> str:
+    """A column, in one of the ways in which it may be written."""
+    name = dice.choice(columns)
+    name = dice.choice((name, name.upper(), f"`{name}`", f"`{name.upper()}`"))
+    qualifier = dice.choice(("", "", f"{table}.", f"{table.upper()}.", f"`{table}`."))
+    return qualifier + name

@@ -1,0 +1,185 @@
+"""What we make of a text is what Spark makes of it: operators, names, types and times, by thousands of random ones.
+
+`FLOODMARK_JUDGED=100000 FLOODMARK_JUDGE_SEED=7` asks for more of them, and for others.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+from sqlglot import exp
+from sqlglot.parsers.spark import SparkParser
+
+from floodmark.query import kinds
+from floodmark.spark.session import open_session
+from floodmark.sql import grammar
+from floodmark.sql.columns import Columns
+from floodmark.sql.parsing import render
+from tests.support.spark_judge import (
+    COLUMNS,
+    Analyzer,
+    Difference,
+    Parser,
+    Typed,
+    Unbound,
+    binding,
+    reference,
+    tree_of,
+    typing,
+)
+
+pytestmark = pytest.mark.timeout(900 if "FLOODMARK_JUDGED" not in os.environ else 7200)
+
+JUDGED = int(os.environ.get("FLOODMARK_JUDGED", "1500"))
+SEED = int(os.environ.get("FLOODMARK_JUDGE_SEED", "1"))
+AT_ONCE = 100
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    options = {"spark.master": "local[1]", "spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false"}
+    session = open_session(options, name="judge")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def parser(spark: SparkSession) -> Parser:
+    return Parser(spark)
+
+
+@pytest.fixture(scope="module")
+def analyzer(spark: SparkSession) -> Analyzer:
+    return Analyzer(spark, COLUMNS)
+
+
+def bound_differently(parser: Parser, *, seed: int = SEED, count: int = JUDGED) -> tuple[list[Difference], int]:
+    """And how many were read at all."""
+    texts = [Unbound(random.Random(f"{seed} {n}")).expression() for n in range(count)]
+    found = [difference for text in texts if (difference := binding(parser, text)) is not None]
+    return found, sum(tree_of(text) is not None for text in texts)
+
+
+def typed_differently(analyzer: Analyzer, *, seed: int = SEED, count: int = JUDGED) -> tuple[list[Difference], int]:
+    """And of how many we knew the type."""
+    texts = [Typed(random.Random(f"{seed} {n}")).expression() for n in range(count)]
+    found: list[Difference] = []
+    known = 0
+    for first in range(0, count, AT_ONCE):
+        differences, some = typing(analyzer, texts[first : first + AT_ONCE])
+        found += differences
+        known += some
+    return found, known
+
+
+def test_operators_bind_as_they_do_for_spark(parser: Parser) -> None:
+    """INV-12: also on the way to the base table, where the query is rendered as it was read."""
+    differences, read = bound_differently(parser)
+    assert differences == []
+    assert read > 0.9 * JUDGED
+
+
+def test_a_number_has_the_type_that_spark_gives_it(analyzer: Analyzer) -> None:
+    differences, known = typed_differently(analyzer)
+    assert differences == []
+    assert known > 0.9 * JUDGED
+
+
+def test_a_name_means_the_column_that_it_means_to_spark(analyzer: Analyzer) -> None:
+    """Columns differ by type, so the type says which one was meant."""
+    dice = random.Random(SEED)
+    texts = [reference(dice, list(COLUMNS), "judged") for _ in range(min(JUDGED, 2_000))]
+    known = Columns(COLUMNS, qualifier="judged", time_column="t")
+    resolved = [render(known.resolved(tree)) for text in texts if (tree := tree_of(text)) is not None]
+    assert len(resolved) == len(texts)
+    written, ours = analyzer.types(texts), analyzer.types(resolved)
+    assert None not in written
+    assert [text for text, one, other in zip(texts, written, ours, strict=True) if one != other] == []
+
+
+# -- with a mend taken out again, it is found --------------------------------------------------------------------------
+
+
+def _sqlglots_ladder(patch: pytest.MonkeyPatch) -> None:
+    for name in ("_parse_bitwise", "_parse_term", "_parse_factor", "_parse_unary"):
+        patch.setattr(grammar.DefinitionParser, name, getattr(SparkParser, name))
+
+
+def _no_parentheses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(grammar, "operand", lambda tree: tree)
+
+
+def _sqlglots_predicates(patch: pytest.MonkeyPatch) -> None:
+    for name in ("_parse_equality", "_parse_comparison", "_parse_range"):
+        patch.setattr(grammar.DefinitionParser, name, getattr(SparkParser, name))
+
+
+def _plus_is_nothing(patch: pytest.MonkeyPatch) -> None:
+    unary = grammar.DefinitionParser._parse_unary
+
+    def without_plus(self: grammar.DefinitionParser) -> exp.Expr | None:
+        return without_plus(self) if self._match(grammar.TokenType.PLUS) else unary(self)
+
+    patch.setattr(grammar.DefinitionParser, "_parse_unary", without_plus)
+
+
+def _a_sign_after_the_cast(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(grammar, "_negative", lambda tree: exp.Neg(this=tree))
+
+
+def _chains_of_comparisons(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(grammar, "_COMPARISON", -1)
+    patch.setattr(grammar.DefinitionParser, "_parse_bitwise", lambda self: self._value(0))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [_sqlglots_ladder, _no_parentheses, _sqlglots_predicates, _plus_is_nothing, _a_sign_after_the_cast,
+     _chains_of_comparisons],
+)  # fmt: skip
+def test_operators_that_bind_otherwise_are_found(
+    parser: Parser, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mistake(monkeypatch)
+    assert bound_differently(parser, count=min(JUDGED, 500))[0]
+
+
+def _a_negative_number_has_the_size_of_its_type(patch: pytest.MonkeyPatch) -> None:
+    written = kinds._written
+    patch.setattr(kinds, "_written", lambda tree: None if isinstance(tree, exp.Neg) else written(tree))
+
+
+def _division_of_floats_is_a_float(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(kinds, "DOUBLE", kinds.FLOAT)
+
+
+def _too_wide_a_choice_loses_digits_as_a_sum_does(patch: pytest.MonkeyPatch) -> None:
+    wider = kinds._wider
+
+    def bounded(one: kinds.Kind, other: kinds.Kind) -> kinds.Kind:
+        made = wider(one, other)
+        if not isinstance(made, kinds.Decimal) or isinstance(one, kinds.Real) or isinstance(other, kinds.Real):
+            return made
+        left, right = kinds._plain_decimal(one), kinds._plain_decimal(other)
+        scale = max(left.scale, right.scale)
+        return kinds._bounded(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)
+
+    patch.setattr(kinds, "_wider", bounded)
+
+
+def _a_number_is_one_of_all_digits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(kinds, "_as_decimal", lambda _tree, kind: kinds._plain_decimal(kind))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [_a_negative_number_has_the_size_of_its_type, _division_of_floats_is_a_float,
+     _too_wide_a_choice_loses_digits_as_a_sum_does, _a_number_is_one_of_all_digits],
+)  # fmt: skip
+def test_types_that_are_not_sparks_are_found(
+    analyzer: Analyzer, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mistake(monkeypatch)
+    assert typed_differently(analyzer, count=min(JUDGED, 1_000))[0]
