@@ -101,7 +101,7 @@ def view(name: str, table: TableSnapshot, select: str, kept: dict[int, Shard]) -
     text = select.format(table=of.name)
     analysed = analyze(text, table=of.name, time_column="t", bucket_ms=HOUR_MS, columns=dict(COLUMNS))
     definition = ViewDefinition(name, of.name, text, "h", HOUR_MS, f"/lake/{name}")
-    return ViewSnapshot(ViewHeader(definition, "i", 0, 0, BUCKETS * HOUR_MS), ViewShape(analysed), kept)
+    return ViewSnapshot(ViewHeader(definition, "i", 0, 0, BUCKETS * HOUR_MS), ViewShape(analysed, dict(COLUMNS)), kept)
 
 
 @dataclass

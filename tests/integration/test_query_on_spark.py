@@ -137,7 +137,7 @@ class Lakeside:
         analysed = analyze(SELECT, table="trips", time_column="t", bucket_ms=HOUR_MS, columns=dict(COLUMNS))
         self.materializer = Materializer(spark, analysed, columns=dict(COLUMNS), time_column="t", bucket_ms=HOUR_MS)
         header = ViewHeader(ViewDefinition("hourly", "trips", SELECT, "h", HOUR_MS, str(root / "view")), "i", 0)
-        self.views = [ViewSnapshot(header, ViewShape(analysed), {0: Shard(self._entries())})]
+        self.views = [ViewSnapshot(header, ViewShape(analysed, dict(COLUMNS)), {0: Shard(self._entries())})]
 
     def _segment(self, folder: Path, hour: int) -> Segment:
         path = folder / f"h{hour}.parquet"

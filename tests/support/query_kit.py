@@ -102,7 +102,7 @@ class Bench:
             number: Shard({s: entries[s] for s in starts})
             for number, starts in header.definition.grid.by_shard(sorted(entries)).items()
         }
-        view = ViewSnapshot(header, ViewShape(definition), shards)
+        view = ViewSnapshot(header, ViewShape(definition, dict(self.columns)), shards)
         self.views.append(view)
         return view
 

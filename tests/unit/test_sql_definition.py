@@ -234,6 +234,8 @@ REFUSED = [
     ("unsupported-syntax", "SELECT a FROM rides AS r (a)", "names columns anew"),
     ("unsupported-syntax", "SELECT system.builtin.rand() AS r FROM rides", "write its name alone"),
     ("unsupported-syntax", "SELECT CAST(city AS time) AS t FROM rides", "type TIME is not supported"),
+    ("collation", "SELECT city COLLATE UTF8_LCASE AS c, count(*) AS n FROM rides GROUP BY c", "does not keep"),
+    ("collation", "SELECT min(collate(city, 'UTF8_LCASE')) AS c FROM rides", "does not keep"),
     ("not-sql", "SELECT city AT TIME ZONE 'UTC' AS t FROM rides", "Unexpected token"),
     ("not-sql", "SELECT payload ->> 'a' AS t FROM rides", "Unexpected token"),
     ("unsupported-syntax", "SELECT lower(city) FILTER (WHERE n > 1) AS t FROM rides", "FILTER"),

@@ -161,4 +161,7 @@ def _whole(tree: exp.Expr) -> int | None:
         return None if value is None else -value
     if isinstance(tree, exp.Cast) and tree.to.this is exp.DType.BIGINT:
         return _whole(tree.this)
-    return int(tree.name) if isinstance(tree, exp.Literal) and tree.is_int else None
+    if not isinstance(tree, exp.Literal) or tree.is_string:
+        return None
+    digits = tree.name.removesuffix("L").removesuffix("l")
+    return int(digits) if digits.isdecimal() else None

@@ -97,7 +97,7 @@ def kind_of(tree: exp.Expr, columns: Mapping[str, str]) -> Kind | None:
     if isinstance(tree, _BITS + _SHIFTS):
         return _of_bits(tree, kind_of(tree.this, columns), kind_of(tree.expression, columns))
     if isinstance(tree, exp.Case | exp.If):
-        return _common(_branches(tree), columns)
+        return _common(branches(tree), columns)
     return _of_call(tree.name.lower(), tree.expressions, columns) if isinstance(tree, exp.Anonymous) else None
 
 
@@ -220,7 +220,7 @@ _CALLS: Mapping[str, Callable[[Sequence[exp.Expr], Mapping[str, str]], Kind | No
 }
 
 
-def _branches(tree: exp.Expr) -> list[exp.Expr]:
+def branches(tree: exp.Expr) -> list[exp.Expr]:
     """What an expression is one of."""
     whens = tree.args.get("ifs") or [tree]
     other = tree.args.get("default") or tree.args.get("false")

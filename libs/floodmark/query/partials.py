@@ -148,7 +148,7 @@ class Measure:
         try:
             return self._partial(shape, Aggregate.MIN if function == "min" else Aggregate.MAX, function)
         except Missed:
-            key = shape.derived(self._counted)
+            key = shape.derived(self._counted, exactly=True)
             if key is None:
                 raise
             extra = self._extra(shape, frozenset())

@@ -174,7 +174,7 @@ class Pictures:
                 bucket_ms=header.definition.bucket_ms,
                 columns=dict(table.columns),
             )
-            seen.shape = ViewShape(definition)
+            seen.shape = ViewShape(definition, dict(table.columns))
         except InvalidInput as error:
             seen.refusal = str(error)
         self._read([*self._new_nodes(view, paths.shards(view)), *self._new_nodes(view, paths.dispatch(view))])

@@ -28,6 +28,7 @@ class Miss(StrEnum):
     COLUMN_NOT_IN_VIEW = "column-not-in-view"
     AGGREGATE_NOT_IN_VIEW = "aggregate-not-in-view"
     TYPE_UNKNOWN = "type-unknown"
+    SIGN_OF_ZERO = "sign-of-zero"
     DECIMAL_AVERAGE = "decimal-average"
     NOTHING_CURRENT = "nothing-current"
     COSTS_MORE = "costs-more"

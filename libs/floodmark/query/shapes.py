@@ -8,9 +8,13 @@ from sqlglot import exp
 
 from floodmark.query.asked import Term, conjuncts
 from floodmark.query.moments import DAY_US, UNITS_US
+from floodmark.query.rules import Miss, Missed
+from floodmark.query.zeros import has_two_zeros, tells_zeros_apart
+from floodmark.sql.clock import TEMPORAL
 from floodmark.sql.functions import AGGREGATES
 from floodmark.sql.model import Definition, Stored
 from floodmark.sql.parsing import parse_select
+from floodmark.sql.rules import shown
 
 _OF_DAYS = ("DOW", "DAYOFWEEK", "DAYOFWEEK_ISO", "DOY", "YEAROFWEEK")
 _NEEDED_US: Mapping[str, int] = {**UNITS_US, **dict.fromkeys(_OF_DAYS, DAY_US)}
@@ -22,6 +26,13 @@ _FUNCTIONS_US: Mapping[str, int] = {
         "dayofmonth", "dayofweek", "dayofyear", "weekday", "weekofyear", "to_date", "date", "last_day", "dayname",
     ), DAY_US),
 }  # fmt: skip
+_OF_INSTANTS = ("date_trunc", "second", "minute", "hour")
+"""What takes its argument for a timestamp; everything else here takes it for a date."""
+_INSTANT_PARTS = ("SECOND", "MINUTE", "HOUR", "MICROSECOND", "MILLISECOND")
+_MAKE_TIMES = frozenset({
+    "date_trunc", "timestamp", "to_timestamp", "timestamp_seconds", "timestamp_millis", "timestamp_micros", "date",
+    "to_date", "trunc", "last_day", "to_timestamp_ntz", "to_timestamp_ltz",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +41,17 @@ class _TimeKey:
 
     argument: str
     fineness_us: int
+    of_instant: bool
+    """Whether its argument was taken for a timestamp, or for a date."""
 
 
 class ViewShape:
     """A view's definition, prepared for being asked many questions."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, columns: Mapping[str, str]) -> None:
+        """`columns` are the table's: name and Arrow type."""
         self.definition = definition
+        self._columns = columns
         self.where = frozenset(_texts(definition.where))
         self.keys = {key.expression: key.name for key in definition.keys}
         self.stored: dict[tuple[str, str | None, frozenset[str]], Stored] = {
@@ -44,14 +59,24 @@ class ViewShape:
         }
         self.conditions = sorted({condition for _, _, condition in self.stored}, key=len, reverse=True)
         """Of what is stored, those that say most first."""
-        self._times = {name: cut for text, name in self.keys.items() if (cut := _cut(expression(text))) is not None}
+        trees = {name: expression(text) for text, name in self.keys.items()}
+        self._zeros = frozenset(
+            name for name, tree in trees.items() if not definition.is_projection and has_two_zeros(tree, columns)
+        )
+        """Keys that are 0.0 for rows with -0.0 as well."""
+        self._times = {name: cut for name, tree in trees.items() if (cut := _cut(tree)) is not None}
 
-    def derived(self, term: Term) -> exp.Expr | None:
+    def derived(self, term: Term, *, exactly: bool = False) -> exp.Expr | None:
         """The same value, over the columns of the view's files; None when they do not tell it.
 
-        Aggregates of rows are found only in a view that keeps rows; of groups they are another matter.
+        Aggregates of rows are found only in a view that keeps rows; of groups they are another matter. `exactly`: a
+        value that is merely equal, as 0.0 is to -0.0, will not do.
         """
-        return self._derived(term.tree, term)
+        found = self._derived(term.tree, term)
+        if found is not None and self._zeros and tells_zeros_apart(found, self._zeros, exactly=exactly):
+            told = f"{shown(term.text)} is not the same for -0.0 and 0.0, which are one group of the view"
+            raise Missed(Miss.SIGN_OF_ZERO, told)
+        return found
 
     def _derived(self, tree: exp.Expr, term: Term) -> exp.Expr | None:
         # A name is one of a field, a parameter or an alias, though a column may be called the same.
@@ -81,11 +106,29 @@ class ViewShape:
         argument, fineness_us = needed
         text = term.text_of(argument)
         for name, key in self._times.items():
-            if key.argument == text and fineness_us % key.fineness_us == 0:
+            is_same_time = key.of_instant == _of_instant(tree) or self._is_time(argument)
+            if key.argument == text and fineness_us % key.fineness_us == 0 and is_same_time:
                 made = tree.copy()
                 _argument_of(made).replace(column(name))
                 return made
         return None
+
+    def _is_time(self, tree: exp.Expr) -> bool:
+        """Of a time, the date and the timestamp are the same moment. Of text they are not: '... 23:00-05:00'."""
+        tree = tree.unnest()
+        if isinstance(tree, exp.Column):
+            return self._columns.get(tree.name, "").startswith(("timestamp", "date"))
+        if isinstance(tree, exp.Cast):
+            return tree.to.this in TEMPORAL
+        return isinstance(tree, exp.Anonymous) and tree.name.lower() in _MAKE_TIMES
+
+
+def _of_instant(tree: exp.Expr) -> bool:
+    if isinstance(tree, exp.Anonymous) and tree.name.lower() in ("date_part", "datepart"):
+        return tree.expressions[0].name.upper().startswith(_INSTANT_PARTS)
+    if isinstance(tree, exp.Extract):
+        return tree.this.name.upper().startswith(_INSTANT_PARTS)
+    return isinstance(tree, exp.Anonymous) and tree.name.lower() in _OF_INSTANTS
 
 
 def _is_aggregate(tree: exp.Expr) -> bool:
@@ -121,7 +164,7 @@ def _cut(tree: exp.Expr) -> _TimeKey | None:
     is_cut = isinstance(tree, exp.Cast) or (
         isinstance(tree, exp.Anonymous) and tree.name.lower() in ("date_trunc", "to_date", "date")
     )
-    return _TimeKey(Term.of(needed[0]).text, needed[1]) if needed is not None and is_cut else None
+    return _TimeKey(Term.of(needed[0]).text, needed[1], _of_instant(tree)) if needed is not None and is_cut else None
 
 
 def _needed(tree: exp.Expr) -> tuple[exp.Expr, int] | None:

@@ -79,7 +79,21 @@ def _selected(item: exp.Expr, known: Columns) -> Selected:
     if not name:
         raise refused(Rule.UNNAMED_OUTPUT, f"{shown(render(item))} needs a name; write {shown(render(item))} AS name")
     tree = known.resolved(expression).unnest()
+    _check_collation(tree)
     return Selected(name, tree, render(tree), measure(name, tree))
+
+
+def _check_collation(tree: exp.Expr) -> None:
+    """Files hold text without its collation: what was one group or the smallest text would be another when read."""
+    for node in tree.find_all(exp.Collate, exp.Anonymous):
+        if isinstance(node, exp.Anonymous) and node.name.lower() != "collate":
+            continue
+        if node.find_ancestor(exp.Predicate, exp.Filter) is None:
+            raise refused(
+                Rule.COLLATION,
+                f"{shown(render(node))} is text with a collation, which a file does not keep; "
+                "compare with it, or write lower(...) or rtrim(...)",
+            )
 
 
 def _check_keys(keys: Sequence[Selected], grouped: Sequence[str], *, time_column: str, bucket_ms: int) -> None:

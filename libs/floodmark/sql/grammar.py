@@ -81,7 +81,9 @@ class DefinitionParser(SparkParser):
     NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {}  # a column of that name goes first, as in Spark
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # array(1, 2)[0] is an element, not another array
     COLUMN_OPERATORS: ClassVar[dict[TokenType, Any]] = {
-        token: made for token, made in SparkParser.COLUMN_OPERATORS.items() if token in (TokenType.DOT, TokenType.DCOLON)
+        token: made
+        for token, made in SparkParser.COLUMN_OPERATORS.items()
+        if token in (TokenType.DOT, TokenType.DCOLON)
     }
     CAST_COLUMN_OPERATORS: ClassVar[set[TokenType]] = {TokenType.DCOLON}
     CONJUNCTION: ClassVar[dict[TokenType, type[exp.Expr]]] = {TokenType.AND: exp.And}
@@ -176,7 +178,10 @@ class DefinitionParser(SparkParser):
 
     def _binary(self, kind: type[exp.Expr], level: int, left: Any, right: Any) -> exp.Expr:
         made = self.expression(
-            kind(this=left if _LEVELS.get(type(left)) == level > _COMPARISON else operand(left), expression=operand(right))
+            kind(
+                this=left if _LEVELS.get(type(left)) == level > _COMPARISON else operand(left),
+                expression=operand(right),
+            )
         )
         if isinstance(made, exp.Div):
             made.set("typed", self.dialect.TYPED_DIVISION)
@@ -253,7 +258,9 @@ class DefinitionParser(SparkParser):
                 self.raise_error("an interval must be of a number; multiply INTERVAL 1 DAY")
             self._retreat(index)
             return None
-        return parts[0] if len(parts) == 1 else exp.Paren(this=reduce(lambda a, b: exp.Add(this=a, expression=b), parts))
+        return (
+            parts[0] if len(parts) == 1 else exp.Paren(this=reduce(lambda a, b: exp.Add(this=a, expression=b), parts))
+        )
 
     def _interval_part(self, *, is_first: bool = False) -> exp.Expr | None:
         """A number and its unit, which only a text that comes first may have inside."""

@@ -37,6 +37,7 @@ class Rule(StrEnum):
     AGGREGATE_ARGUMENT = "aggregate-argument"
     AGGREGATE_MISPLACED = "aggregate-misplaced"
     COMBINED_AGGREGATE = "combined-aggregate"
+    COLLATION = "collation"
     TIME_KEY = "time-key"
 
 

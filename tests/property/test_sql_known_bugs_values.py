@@ -1,0 +1,162 @@
+"""What two expressions make of one value may differ, and a view must not answer one by the other.
+
+Text as a date is not text as a timestamp; -0.0 and 0.0 are one group and two texts. Whatever a view keeps and whatever a
+query asks: rows that the view has put into one group must all have the value that is asked. With a mend taken out
+again, some do not.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from functools import cache
+from typing import Any
+
+import pytest
+
+from floodmark.query import shapes
+from floodmark.query.asked import Term
+from floodmark.query.rules import Missed
+from floodmark.query.shapes import ViewShape, expression
+from floodmark.sql.definition import Definition, analyze
+from tests.support.query_kit import COLUMNS, DAY_MS
+
+TEXTS = (
+    "2024-01-01 23:00:00-05:00",
+    "2024-01-02 01:30:00+03:00",
+    "2024-01-01 08:00:00+00:00",
+    "2024-02-01 00:30:00+02:00",
+)
+REALS = (-0.0, 0.0, 0.5, -1.5)
+
+
+def _day(text: str) -> date:
+    """A date is what stands there first, whatever zone comes after it."""
+    return date.fromisoformat(text[:10])
+
+
+def _instant(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+OF_TEXT: Mapping[str, Callable[[Any], Any]] = {
+    "CAST(zone AS DATE)": _day,
+    "to_date(zone)": _day,
+    "date(zone)": _day,
+    "date_trunc('HOUR', zone)": lambda s: _instant(s).replace(minute=0),
+    "date_trunc('DAY', zone)": lambda s: _instant(s).date(),
+    "date_trunc('MONTH', zone)": lambda s: _instant(s).date().replace(day=1),
+    "trunc(zone, 'MONTH')": lambda s: _day(s).replace(day=1),
+    "year(zone)": lambda s: _day(s).year,
+    "month(zone)": lambda s: _day(s).month,
+    "day(zone)": lambda s: _day(s).day,
+    "dayofweek(zone)": lambda s: _day(s).isoweekday(),
+    "hour(zone)": lambda s: _instant(s).hour,
+    "EXTRACT(DAY FROM zone)": lambda s: _day(s).day,
+    "EXTRACT(HOUR FROM zone)": lambda s: _instant(s).hour,
+    "date_part('HOUR', zone)": lambda s: _instant(s).hour,
+    "CAST(CAST(zone AS TIMESTAMP) AS DATE)": lambda s: _instant(s).date(),
+    "date_trunc('DAY', CAST(zone AS TIMESTAMP))": lambda s: _instant(s).date(),
+    "day(CAST(zone AS TIMESTAMP))": lambda s: _instant(s).day,
+    "date_trunc('DAY', CAST(zone AS DATE))": _day,
+}
+OF_REALS: Mapping[str, Callable[[Any], Any]] = {
+    "fare": lambda x: x,
+    "-fare": lambda x: -x,
+    "fare + 1": lambda x: x + 1,
+    "fare * 2": lambda x: x * 2,
+    "fare > 0": lambda x: x > 0,
+    "fare = 0 OR n > 1": lambda x: x == 0,
+    "fare IN (0, 1)": lambda x: x in (0, 1),
+    "CAST(fare AS STRING)": repr,
+    "CAST(fare * 2 AS STRING)": lambda x: repr(x * 2),
+    "fare || '!'": lambda x: f"{x!r}!",
+    "upper(CAST(fare AS STRING))": lambda x: repr(x).upper(),
+    "CAST(fare AS FLOAT)": lambda x: x,
+    "CAST(CAST(fare AS FLOAT) AS STRING)": repr,
+    "CAST(fare AS DECIMAL(5, 2))": lambda x: int(x * 100),
+    "CAST(CAST(fare AS DECIMAL(5, 2)) AS STRING)": lambda x: str(int(x * 100)),
+    "abs(fare)": abs,
+    "coalesce(fare, 1)": lambda x: x,
+    "to_json(named_struct('x', coalesce(fare, 1)))": repr,
+    "CASE WHEN fare >= 0 THEN 'plus' ELSE 'minus' END": lambda x: x >= 0,
+}
+ALWAYS_SERVED = {
+    ("date_trunc('HOUR', zone)", "hour(zone)"),
+    ("CAST(zone AS DATE)", "year(zone)"),
+    ("date_trunc('DAY', CAST(zone AS TIMESTAMP))", "CAST(CAST(zone AS TIMESTAMP) AS DATE)"),
+    ("fare", "fare > 0"),
+    ("fare", "-fare"),
+    ("fare", "CAST(fare AS DECIMAL(5, 2))"),
+    ("CAST(fare AS STRING)", "upper(CAST(fare AS STRING))"),
+}
+"""That they are refused would be right, and useless."""
+
+
+@cache
+def _kept(text: str) -> Definition:
+    select = f"SELECT {text} AS kept, count(*) AS c FROM trips GROUP BY 1"
+    return analyze(select, table="trips", time_column="t", bucket_ms=DAY_MS, columns=dict(COLUMNS))
+
+
+@cache
+def _asked(text: str) -> Term:
+    """With the names of the table's columns, as they are once a query was looked through."""
+    return Term.of(expression(_kept(text).keys[0].expression))
+
+
+def served(kept: str, asked: str, *, exactly: bool = False) -> bool:
+    try:
+        return ViewShape(_kept(kept), dict(COLUMNS)).derived(_asked(asked), exactly=exactly) is not None
+    except Missed:
+        return False
+
+
+def wrongly_served() -> list[tuple[str, str]]:
+    """Pairs of what is kept and what is asked, of which a view would tell the second by the first, and cannot."""
+    found = []
+    for values, meanings in ((TEXTS, OF_TEXT), (REALS, OF_REALS)):
+        for kept, asked in itertools.product(meanings, meanings):
+            groups: dict[Any, set[Any]] = {}
+            for value in values:
+                # Zeros are one group, as they are one to Python; texts are compared letter by letter.
+                groups.setdefault(meanings[kept](value), set()).add(meanings[asked](value))
+            if any(len(told) > 1 for told in groups.values()) and served(kept, asked):
+                found.append((kept, asked))
+    return found
+
+
+def test_a_view_tells_only_what_all_rows_of_a_group_have() -> None:
+    """INV-12, on values that two conversions, or two zeros, make something different of."""
+    assert wrongly_served() == []
+
+
+@pytest.mark.parametrize(("kept", "asked"), sorted(ALWAYS_SERVED))
+def test_what_all_rows_of_a_group_have_is_told(kept: str, asked: str) -> None:
+    assert served(kept, asked)
+
+
+@pytest.mark.parametrize("kept", ["fare", "-fare", "CAST(fare AS FLOAT)"])
+def test_the_largest_of_equal_zeros_is_not_told_by_their_group(kept: str) -> None:
+    assert served(kept, kept)
+    assert not served(kept, kept, exactly=True)
+
+
+def _text_is_any_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ViewShape, "_is_time", lambda *_: True)
+
+
+def _zeros_are_the_same(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shapes, "tells_zeros_apart", lambda *_, **__: False)
+
+
+def _only_doubles_as_they_are_have_two_zeros(patch: pytest.MonkeyPatch) -> None:
+    known = shapes.has_two_zeros
+    patch.setattr(shapes, "has_two_zeros", lambda tree, columns: tree.name == "fare" and known(tree, columns))
+
+
+@pytest.mark.parametrize("mistake", [_text_is_any_time, _zeros_are_the_same, _only_doubles_as_they_are_have_two_zeros])
+def test_with_a_mend_taken_out_it_is_found(
+    monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mistake(monkeypatch)
+    assert wrongly_served()
