@@ -22,7 +22,7 @@ from floodmark.spark.files import files_frame, table_frame
 from floodmark.spark.liveness import Liveness
 from floodmark.spark.output import quoted
 from floodmark.spark.reading import ReadCounts, counts_of, view_schema, within
-from floodmark.spark.session import check_required
+from floodmark.spark.required import check_required
 from floodmark.sql.definition import Definition
 from floodmark_broker.base_files import BaseFiles, FilesUnreadable, FilesVanished
 from floodmark_broker.stopping import Ticket

@@ -157,9 +157,13 @@ def test_a_bad_export_is_refused_by_name_and_nothing_is_written(
     document = json.loads(exchange.export_view(varied.ledger, VIEW.name, now_ms=7).model_dump_json())
     varied.ledger.views.drop(VIEW.name)
     change(document)
-    with pytest.raises(InvalidInput) as refusal:
+
+    def bring_in() -> None:
         altered = exchange.parse(json.dumps(document), what="view.json")
         exchange.import_view(varied.ledger, altered, now_ms=9, files=AllThere())
+
+    with pytest.raises(InvalidInput) as refusal:
+        bring_in()
     assert refusal.value.rule == rule
     assert said in str(refusal.value)
     assert varied.ledger.views.names() == []

@@ -32,6 +32,7 @@ from floodmark.spark.columns import spark_schema
 from floodmark.spark.liveness import Liveness
 from floodmark.spark.materialization import Inputs, Materializer
 from floodmark.spark.reading import RANGES_COMPILED_MAX, within
+from floodmark.spark.required import REQUIRED, check_required
 from floodmark.spark.session import open_session
 from floodmark.sql.definition import analyze
 from floodmark.sql.parsing import render
@@ -307,3 +308,27 @@ def test_rows_of_any_number_of_ranges_are_kept_and_no_others(spark: SparkSession
     found = within(rows, "a`t", types.LongType(), ranges, timeless=timeless).collect()
     wanted = [t for t in times if (timeless if t is None else any(r.start_ms <= t < r.end_ms for r in ranges))]
     assert [row[0] for row in found] == wanted
+
+
+# -- the settings that answers depend on -------------------------------------------------------------------------------
+
+OURS = {"spark.sql.session.timeZone", "spark.sql.parquet.filterPushdown", "spark.sql.variable.substitute"}
+"""Required to be something else than what Spark would do by itself."""
+
+
+def test_what_is_required_is_there_and_is_what_spark_does_by_itself_but_for_what_we_chose(spark: SparkSession) -> None:
+    """A release of Spark with another default would change answers, and is noticed here."""
+    check_required(spark)
+    check_required(spark.newSession())
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    untouched = jvm.org.apache.spark.sql.internal.SQLConf()
+    others = {key for key, value in REQUIRED.items() if untouched.getConfString(key).lower() != value.lower()}
+    assert others <= OURS
+    assert OURS - others <= {"spark.sql.session.timeZone"}, "that of a machine in UTC is what we want"
+
+
+@pytest.mark.parametrize("text", ["${env:PATH}", "${system:user.dir}", "${spark.app.name}", "${hiveconf:x}"])
+def test_a_text_that_looks_like_a_variable_is_a_text(spark: SparkSession, text: str) -> None:
+    """Substituted, it would be another text, and one that shows what the broker has in its environment."""
+    assert spark.newSession().sql(f"SELECT '{text}' AS t").collect()[0].t == text

@@ -24,7 +24,7 @@ from floodmark.local.services import SERVICES
 from floodmark.service.health import Health
 from floodmark.service.port import ServicePort
 from floodmark.service.settings import RuntimeSettings, ServiceSettings, load
-from floodmark.spark.session import REQUIRED
+from floodmark.spark.required import REQUIRED
 from floodmark_broker.config import BrokerSettings
 from floodmark_consistency.config import ConsistencySettings
 from floodmark_ingester.config import IngesterSettings

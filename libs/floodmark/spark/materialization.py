@@ -21,7 +21,7 @@ from floodmark.parquet.lake import Lake
 from floodmark.spark.columns import spark_schema
 from floodmark.spark.files import table_frame
 from floodmark.spark.output import BUCKET, quoted, write_by_spark, write_collected
-from floodmark.spark.session import check_required
+from floodmark.spark.required import check_required
 from floodmark.sql.definition import Aggregate, Definition, Stored
 
 COLLECTED_ROWS_MAX = 1_000_000

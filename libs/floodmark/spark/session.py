@@ -9,25 +9,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
-from floodmark.core.errors import InvalidInput
-
-REQUIRED: Mapping[str, str] = {
-    # A bucket is a window in UTC, wherever the process runs.
-    "spark.sql.session.timeZone": "UTC",
-    # A missing or damaged input must be an error, never fewer rows (INV-9).
-    "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    # Row groups skipped by a filter would not be counted, and the rows read are checked against the registry.
-    "spark.sql.parquet.filterPushdown": "false",
-    "spark.sql.caseSensitive": "false",
-    # A time is registered as the calendar of today has it, unless its file says that Spark wrote it in the one before.
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96TimestampConversion": "false",
-    # What pandas writes: otherwise Spark reads nothing of a file that has such a column.
-    "spark.sql.legacy.parquet.nanosAsLong": "true",
-}
-"""Settings nobody may change."""
+from floodmark.spark.required import REQUIRED, check_required, refuse_changed, refuse_families
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -59,9 +41,7 @@ _REPEATING = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 def open_session(options: Mapping[str, str], *, name: str) -> SparkSession:
     """Start Spark, or refuse a setting that would make answers wrong."""
-    for key, value in REQUIRED.items():
-        if options.get(key, value).lower() != value.lower():
-            raise InvalidInput("spark-setting", f"{key} must be {value}, not {options[key]}: rows depend on it")
+    refuse_changed(options)
     # What executors run their Python with: this one, unless a cluster has it elsewhere.
     os.environ["PYSPARK_PYTHON"] = options.get("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON", sys.executable))
     for logger in _REPEATING:
@@ -73,6 +53,7 @@ def open_session(options: Mapping[str, str], *, name: str) -> SparkSession:
     if "spark.sql.shuffle.partitions" not in options:
         # As many as run at once: the 200 that Spark assumes would be 200 tasks for a handful of rows.
         spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
+    refuse_families(spark.conf.getAll)  # of a file of defaults that Spark has found
     check_required(spark)
     return spark
 
@@ -81,14 +62,6 @@ def java_options(options: Mapping[str, str]) -> str:
     """Those of the driver's JVM. Out of memory it ends, and the process with it: it is one heap for everything, and
     what was hit may be a thread that nobody would miss until nothing works any more."""
     return f"{options.get(_JAVA_OPTIONS, DEFAULTS[_JAVA_OPTIONS])} -XX:+ExitOnOutOfMemoryError"
-
-
-def check_required(spark: SparkSession) -> None:
-    """The settings are looked at before each use: a session is shared, and anyone could have changed them."""
-    for key, value in REQUIRED.items():
-        found = spark.conf.get(key)
-        assert found is not None, f"{key} is not set"
-        assert found.lower() == value.lower(), f"{key} is {found}, it must be {value}"
 
 
 def warm_up(spark: SparkSession) -> None:
