@@ -208,6 +208,17 @@ def test_a_node_with_children_cannot_be_deleted(store: Store) -> None:
     assert store.commit([Delete(f"{A}/child"), Delete(A)]) == Committed((None, None))
 
 
+def test_a_node_may_go_with_all_its_children_and_come_again_in_one_write(store: Store) -> None:
+    """So that one that nobody knew of makes the write fail, and nothing is left below it."""
+    having(store, A, f"{A}/known", f"{A}/unknown")
+    again = [Delete(A), Create(A, b"new")]
+    assert store.commit([Delete(f"{A}/known"), *again]) == Conflicted(again[0])
+    assert sorted(store.children(A)) == ["known", "unknown"]
+    gone = [Delete(f"{A}/known"), Delete(f"{A}/unknown")]
+    assert store.commit([*gone, *again]) == Committed((None, None, None, 0))
+    assert (store.read(A), store.children(A)) == (Node(b"new", 0), [])
+
+
 def test_children_are_the_names_directly_below(store: Store) -> None:
     """Neither deeper ones nor neighbours with the same beginning; of an absent node none."""
     having(store, A, f"{A}/x", f"{A}/x/deeper", f"{A}/y", "/floodmark/ab", "/floodmark/ab/z")

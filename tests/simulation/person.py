@@ -73,6 +73,7 @@ class Person:
             "delete": self._delete,
             "create": self._create,
             "drop": self._drop,
+            "replace": self._replace,
             "refresh": self._refresh,
             "query": self._query,
             "stream": self._stream,
@@ -131,17 +132,20 @@ class Person:
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def _create(self, act: Act) -> None:
+        self._insist(lambda: self._make(act))
+
+    def _replace(self, act: Act) -> None:
+        """Asked again after a lost answer, it is the view that the answer was about which is replaced."""
+        self._insist(lambda: self._make(act, replacing=self.ledger.views.header(act.subject).incarnation))
+
+    def _make(self, act: Act, *, replacing: str | None = None) -> None:
         bucket_ms = self.plan.second_bucket_ms if act.subject == SECOND else BUCKET_MS
         digest = hashlib.sha256(act.word.encode()).hexdigest()[:32]
-        definition = ViewDefinition(
-            act.subject, TABLE, act.word, digest, bucket_ms, f"/lake/{act.subject}", CoverageMode(self.plan.coverage)
-        )
-
-        def create() -> None:
-            table = self.ledger.registry.header(TABLE)
-            self.ledger.views.create(definition, coverage_start_ms=table.min_start_ms)
-
-        self._insist(create)
+        location = f"/lake/{act.subject}{'-elsewhere' * act.number}"
+        coverage = CoverageMode(self.plan.coverage)
+        definition = ViewDefinition(act.subject, TABLE, act.word, digest, bucket_ms, location, coverage)
+        table = self.ledger.registry.header(TABLE)
+        self.ledger.views.create(definition, coverage_start_ms=table.min_start_ms, replacing=replacing)
 
     def _drop(self, act: Act) -> None:
         self._insist(lambda: self.ledger.views.drop(act.subject))

@@ -66,6 +66,7 @@ def drawn(seed: int) -> Plan:
     if stormy:
         acts += _storms(chance, scanned=scanned)
         acts += _deaths_of_spark(random.Random(f"spark/{seed}"))
+    acts += _replacements(random.Random(f"replace/{seed}"))
     acts += _moves_while_cut_off(random.Random(f"moves/{seed}"), acts)
     return Plan(
         seed=seed,
@@ -169,6 +170,14 @@ def _storms(chance: random.Random, *, scanned: bool) -> list[Act]:
         if subject == "tasks.v1" and chance.random() < 0.5:  # and with it those who had read from it
             acts += [Act(at_ms + chance.randint(0, 300), "crash", f"worker-{n}") for n in (1, 2)]
     return acts
+
+
+def _replacements(chance: random.Random) -> list[Act]:
+    """A view is replaced by another, sometimes in another place."""
+    if chance.random() >= 0.2:
+        return []
+    at_ms = chance.randint(1_500, HORIZON_MS)
+    return [Act(at_ms, "replace", FIRST, number=chance.choice((0, 1)), word=chance.choice((COUNT, SUM)))]
 
 
 def _deaths_of_spark(chance: random.Random) -> list[Act]:

@@ -100,6 +100,9 @@ def _leftovers(oracle: Oracle) -> Iterator[str]:
     for kind, rule in ((paths.outbox(TABLE), "INV-7"), (paths.holds(TABLE), "INV-11"), (paths.condemned(TABLE), "5.6")):
         if left := sorted(path for path in oracle.store.nodes if path.startswith(kind + "/")):
             yield f"{rule} left over: {left}"
+    places = {oracle.table.definition.location, *(v.header.definition.location for v in oracle.views.values())}
+    if left := sorted(file for file in oracle.disk.files if file[0] not in places):
+        yield f"5.6 files of views that are gone: {left}"
     for view in oracle.views.values():
         location = view.header.definition.location
         named = {f.name for entry in view.entries.values() for f in entry.files}

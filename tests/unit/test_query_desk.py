@@ -372,6 +372,18 @@ def test_a_view_made_anew_elsewhere_is_read_where_it_is(place: Place) -> None:
     assert (view.location, [f.path for f in view.files]) == ("/lake/elsewhere", ["new/0-0.parquet"])
 
 
+def test_a_view_replaced_in_one_write_by_one_of_another_table_is_not_its_tables_any_more(place: Place) -> None:
+    """Between the two there is no moment at which it is gone."""
+    place.plan()
+    ledger = place.kit.ledger
+    ledger.registry.create_table(replace(TABLE, name="trips", location="/lake/trips"))
+    before = place.kit.header.incarnation
+    ledger.views.create(replace(VIEW, table="trips", select="SELECT 1"), coverage_start_ms=0, replacing=before)
+    place.desk.tend()
+    assert place.pictures.of("rides") == ()
+    assert place.plan().receipt.view is None
+
+
 def test_a_view_reborn_between_its_header_and_its_shards_is_not_mixed_up(place: Place) -> None:
     """SUBTLE in pictures.py, step by step."""
     read_watched, done = place.store.read_watched, []
