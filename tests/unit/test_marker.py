@@ -13,7 +13,7 @@ from floodmark.contracts.changes import Changes, changes_of
 from floodmark.contracts.messages import SegmentChange, SegmentsChanged, TimeRange
 from floodmark.core.buckets import BUCKETS_PER_SHARD, Cause, Mark
 from floodmark.core.debounce import Batch, Bounds
-from floodmark.core.errors import InvalidInput, Unavailable
+from floodmark.core.errors import BudgetExhausted, InvalidInput, OutcomeUnknown, Unavailable
 from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.ledger.ledger import Ledger
 from floodmark_consistency.index import ViewIndex, read_index
@@ -303,13 +303,24 @@ def test_a_record_heard_while_the_list_is_being_read_waits_for_the_next_reading(
     assert delivery.finished
 
 
-def test_one_views_trouble_does_not_delay_another() -> None:
-    """INV-14: each view has its own flush."""
+@pytest.mark.parametrize(
+    "trouble",
+    [Unavailable("away"), OutcomeUnknown("the answer was lost"), BudgetExhausted("lost all 128 tries")],
+    ids=lambda trouble: type(trouble).__name__,
+)
+def test_one_views_trouble_does_not_delay_another(trouble: Exception) -> None:
+    """INV-8, INV-14: each view has its own flush, and a mark that may not have happened is made again."""
     bench = Bench(views={"rides": frozenset({"sick", "well"})})
-    bench.trouble["sick"] = Unavailable("away")
-    bench.hear(3)
+    bench.trouble["sick"] = trouble
+    record = bench.hear(3)
     bench.turn(100)
+    bench.turn(500)
     assert [v for v, _ in bench.marked] == ["well"]
+    assert not record.finished
+    bench.trouble.clear()
+    bench.turn(60_000)
+    assert [v for v, _ in bench.marked] == ["well", "sick"]
+    assert record.finished
 
 
 def test_what_a_view_could_not_mark_is_marked_with_what_came_since_in_one_pass() -> None:

@@ -15,6 +15,7 @@ from tests.support.query_kit import (
     HOUR_MS,
     HOURLY,
     Bench,
+    Row,
     a_day,
     at,
     fresh,
@@ -72,6 +73,39 @@ def test_aggregates_partly_from_base_equal_the_base_table(bench: Bench, measure:
     made = right(bench, f"SELECT {measure} AS m FROM trips{tail}")
     assert made.receipt.view == "hourly"
     assert {source.kind for source in made.sources} == {Kind.VIEW, Kind.BASE}
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "n > 2 AND zone = 'a'", "zone = 'a' AND n > 2", "n > 2 AND zone IS NULL", "n > 2 AND NOT zone = 'a'",
+        "n > 2 AND hour(t) >= 12", "n > 2 AND zone = 'a' AND hour(t) < 12",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("tail", ["", " GROUP BY zone"])
+@pytest.mark.scenario("Q3")
+def test_what_a_filter_says_beyond_the_stored_one_is_asked_of_the_views_rows(condition: str, tail: str) -> None:
+    """Q3. Every bucket has rows of which only the stored condition holds, only the other one, both, and neither."""
+    hours = [0, 1, 13]
+    segments: dict[str, list[Row]] = {
+        f"s{hour}": [(at(hour * HOUR_MS), zone, n, 1.0) for zone in ("a", "b", None) for n in (1, 3, 10**hour)]
+        for hour in hours
+    }
+    bench = Bench(segments)
+    bench.add_view("v", HOURLY, HOUR_MS, {hour * HOUR_MS: "valid" for hour in hours})
+    made = right(bench, f"SELECT sum(n) FILTER (WHERE {condition}) AS m FROM trips{tail}")
+    assert made.receipt.view == "v"
+
+
+def test_the_files_of_another_definition_are_not_read(bench: Bench) -> None:
+    """INV-13: an entry that does not say so of this definition holds the rows of another, whatever its source."""
+    (view,) = bench.views
+    replaced = view.shards[0].entries[0]
+    other = replace(replaced, definition_hash="hash of what the view was before")
+    bench.views[:] = [replace(view, shards={**view.shards, 0: view.shards[0].put({0: other})})]
+    made = bench.plan("SELECT count(*) FROM trips")
+    assert next((r.why, r.interval) for r in made.receipt.from_base) == (Why.STALE, Interval(0, HOUR_MS))
+    assert {f.name for f in replaced.files}.isdisjoint(f.path for source in made.sources for f in source.files)
 
 
 def test_the_count_of_nothing_is_0_even_where_nothing_is_read_from_base() -> None:
