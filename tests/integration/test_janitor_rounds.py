@@ -87,6 +87,27 @@ def test_a_hold_that_ran_out_is_removed_and_only_then_no_longer_counts(yard: Yar
     assert yard.files() == set()
 
 
+def test_a_hold_that_runs_out_while_the_janitor_looks_counts_as_long_as_its_node_stands(
+    store: Store, tmp_path: Path
+) -> None:
+    """INV-11: it stood when those that ran out were removed, so its writer's commit still finds the node."""
+    acting = ActsBefore(store)
+    yard = Yard(acting, tmp_path)
+    yard.kit.put(segment("a", 0, 5))
+    hold, file = yard.hold(), yard.write(0)
+    build = yard.build(0, file)
+    yard.pass_by()
+    yard.clock.sleep_ms(TTL_MS - 2)
+    acting.armed = ("sync", lambda: yard.clock.sleep_ms(5))
+    yard.pass_by(after_ms=1)
+    assert acting.armed is None, "the hold ran out in between"
+    assert yard.files() == {file.name}
+    peer = Kit(store, clock=yard.clock, seed=2)
+    peer.ledger.views.commit("rides_hourly", yard.header.incarnation, [build], hold=hold)
+    yard.pass_by(after_ms=GRACE_MS)
+    assert named_files(yard.ledger, yard.header) <= yard.files(), "whatever became of the commit"
+
+
 def test_a_hold_taken_after_the_file_was_dead_does_not_keep_it(yard: Yard) -> None:
     """Or a busy system would never be rid of anything."""
     yard.write(1)
@@ -116,7 +137,7 @@ def test_a_file_committed_and_replaced_between_two_looks_stays_for_its_reader(ya
 
 
 class ActsBefore(Watched):
-    """Runs an action once, before the first read of a node whose path has this in it, when armed."""
+    """Runs an action once, before the first read of a node whose path has this in it, or a sync, when armed."""
 
     armed: tuple[str, Callable[[], None]] | None = None
 
@@ -133,6 +154,10 @@ class ActsBefore(Watched):
     def children(self, path: str) -> list[str]:
         self._act(path)
         return super().children(path)
+
+    def sync(self) -> None:
+        self._act("sync")
+        super().sync()
 
 
 @pytest.mark.parametrize("moment", ["/holds", "/shards"])
@@ -359,6 +384,23 @@ def test_another_file_in_its_place_is_kept_and_may_be_registered(kept: Yard) -> 
     kept.pass_by()
     assert path.exists()
     kept.kit.put(segment("old", 999, 1000, crc=2))
+    assert kept.ledger.retention.condemned("rides") == []
+
+
+def test_a_file_that_was_registered_again_while_there_was_no_retention_is_spared(kept: Yard) -> None:
+    """INV-11: it is condemned and registered, with nothing about it changed."""
+    path = register(kept, "old", 0, 1)
+    reader = kept.hold("broker-1")
+    kept.pass_by()
+    assert kept.ledger.retention.condemned_paths("rides") == {"old.parquet"}
+    kept.ledger.registry.set_properties("rides", {})
+    found = path.stat()
+    kept.kit.put(replace(segment("old", 0, 1), bytes=found.st_size, stamp=f"{found.st_size}:{found.st_mtime_ns}"))
+    kept.ledger.registry.set_properties("rides", {"retention": "100d"})
+    kept.ledger.holds.release(reader)
+    for _ in range(2):
+        kept.pass_by()
+    assert path.exists()
     assert kept.ledger.retention.condemned("rides") == []
 
 

@@ -50,6 +50,11 @@ def test_a_token_has_its_role_and_nothing_else_has_one() -> None:
     assert refused.value.status == 403
 
 
+def test_a_token_that_is_a_readers_and_an_admins_has_the_higher_role() -> None:
+    """As while a token is moved from one file to the other."""
+    assert role_of(f"Bearer {ADMIN}", Access.of(read=[READER, ADMIN], admin=[ADMIN])) is Role.ADMIN
+
+
 def test_tokens_are_not_kept_and_not_shown() -> None:
     access = Access.of(read=[READER], admin=[])
     settings = BrokerSettings(broker={"read_tokens": [READER]})  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from floodmark_ingester import registrar
 from floodmark_ingester.outbox import Outbox
 from floodmark_ingester.registrar import Registrar, Request, Trouble
 from tests.support.ledger_kit import HOUR_MS, Kit
-from tests.support.memory_store import MemoryStore, Watched
+from tests.support.memory_store import Faulty, MemoryStore, Watched
 from tests.support.pipeline import write_parquet
 
 
@@ -121,6 +121,16 @@ def test_what_is_registered_counts_as_registered_although_kafka_is_away(desk: De
     desk.publisher.trouble = None
     assert desk.outbox.publish_all() == 1
     assert desk.ledger.registry.outbox("rides") == []
+    assert len(desk.publisher.published) == 1
+
+
+def test_a_change_whose_answer_was_lost_is_published_at_once(tmp_path: Path) -> None:
+    """INV-7: that it was written shows only as "there is nothing to do"; its event waits in the outbox all the same."""
+    store = Faulty(MemoryStore())
+    desk = Desk(tmp_path, store)
+    desk.write("a")
+    store.script = iter(["lost"])
+    assert desk.ask(add("a")) == [None]
     assert len(desk.publisher.published) == 1
 
 
