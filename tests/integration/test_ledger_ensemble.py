@@ -2,9 +2,9 @@
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,13 +13,13 @@ import pytest
 from floodmark.core.buckets import State
 from floodmark.core.transitions import AlreadyTrue, Build, Changed, Mode, Reason, Rejected
 from floodmark.ledger.engine import Budget, Budgets
-from floodmark.ledger.store import Committed, Conflicted, Node, Op, Store
+from floodmark.ledger.store import Node, Store
 from floodmark.local.ports import LOOPBACK, pick_free_ports
 from floodmark.local.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, four_letter_word
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import Kit, segment, zookeeper_store
 from tests.support.ledger_workers import LockstepWorker, WaitingClock, insisting, run_in_lockstep, worker_process
-from tests.support.memory_store import MemoryStore, OneByOne, Watched
+from tests.support.memory_store import LaggingStore, MemoryStore, Watched
 from tests.support.proxy import TcpProxy
 
 PATIENT = Budgets(critical=Budget("critical", 512, 10, 20))
@@ -190,41 +190,6 @@ class Unsynced(Watched):
 
     def read_current(self, path: str) -> Node | None:
         return self.read(path)
-
-
-@dataclass
-class LaggingStore(OneByOne):
-    """A member behind the others: it shows its clients an old state until they sync. Writes go to the leader."""
-
-    leader: MemoryStore
-    shown: dict[str, Node] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.sync()
-
-    def read(self, path: str) -> Node | None:
-        return self.shown.get(path)
-
-    def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
-        return [self.read(path) for path in wanted]
-
-    def read_current(self, path: str) -> Node | None:
-        self.sync()
-        return self.read(path)
-
-    def children(self, path: str) -> list[str]:
-        seen = MemoryStore()
-        seen.nodes = self.shown
-        return seen.children(path)
-
-    def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
-        answer = self.leader.commit(ops)
-        if isinstance(answer, Committed):
-            self.sync()  # a session sees its own writes, and with them all before
-        return answer
-
-    def sync(self) -> None:
-        self.shown = dict(self.leader.nodes)
 
 
 @pytest.mark.parametrize("synced", [True, False])

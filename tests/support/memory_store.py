@@ -214,3 +214,37 @@ class Faulty(OneByOne, Watched):
             self.after_loss()
             raise OutcomeUnknown("the connection broke before the answer arrived")
         return answer
+
+
+@dataclass
+class LaggingStore(OneByOne):
+    """A member behind the others: it shows its clients an old state until they sync. Writes go to the leader."""
+
+    leader: MemoryStore
+    shown: dict[str, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sync()
+
+    def read(self, path: str) -> Node | None:
+        return self.shown.get(path)
+
+    def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
+        return [self.read(path) for path in wanted]
+
+    def read_current(self, path: str) -> Node | None:
+        self.sync()
+        return self.read(path)
+
+    def children(self, path: str) -> list[str]:
+        seen = MemoryStore()
+        seen.nodes = self.shown
+        return seen.children(path)
+
+    def commit(self, ops: Sequence[Op]) -> Committed | Conflicted:
+        answer = self.leader.commit(ops)
+        self.sync()  # a session sees its own writes, those that lost as well, and with them all before
+        return answer
+
+    def sync(self) -> None:
+        self.shown = dict(self.leader.nodes)

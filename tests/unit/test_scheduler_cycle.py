@@ -45,6 +45,16 @@ def test_what_is_in_flight_is_not_given_out_again(office: Office) -> None:
     assert office.cycle() == []
 
 
+def test_an_offer_that_nobody_has_taken_yet_takes_room_in_its_lane(office: Office) -> None:
+    """Or each cycle would fill the topic anew while the workers are busy."""
+    office.scheduler.lanes = LanePlan(dict.fromkeys(Lane, 2), live_buckets=2, append_buffer_ms=0)
+    office.kit.set_up()
+    office.kit.put(segment("a", 0, 10))
+    assert sorted(office.cycle()) == [(hour, "APPEND") for hour in (0, 1, 8, 9)]
+    office.kit.put(segment("z", 0, 1))
+    assert [hour for hour, _ in office.cycle() if hour not in (0, 1, 8, 9)] == []
+
+
 def test_a_lost_revert_costs_one_task_and_holds_up_nobody(office: Office) -> None:
     """Its budget is small on purpose; the bucket is rebuilt instead, and the others of the view get their tasks."""
     office.built(0, 1)
