@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from floodmark.catalog.durations import format_duration
-from floodmark.core.column_types import NANOS
+from floodmark.core.column_types import NANOS, canonical
 from floodmark.core.tables import DAY_MS, CoverageMode, TableDefinition, ViewDefinition
 
 _SQL_TYPES: Mapping[str, str] = {
@@ -16,9 +16,7 @@ _SQL_TYPES: Mapping[str, str] = {
     "float": "FLOAT",
     "double": "DOUBLE",
     "string": "STRING",
-    "large_string": "STRING",
     "binary": "BINARY",
-    "large_binary": "BINARY",
     "date32[day]": "DATE",
 }
 
@@ -48,6 +46,7 @@ def create_view_text(definition: ViewDefinition) -> str:
 
 
 def _sql_type(kind: str) -> str:
+    kind = canonical(kind)
     if kind in NANOS.values():
         return ""
     if match := re.fullmatch(r"timestamp\[\w+(, tz=.+)?\]", kind):

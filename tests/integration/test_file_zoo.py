@@ -1,14 +1,20 @@
 """Files of real writers, through Spark alone and through the whole system: answered right, or refused by a rule."""
 
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
+import floodmark
+from floodmark.client import QueryFailed
 from floodmark.core.column_types import MILLISECONDS, TIME_UNITS
 from floodmark.core.errors import InvalidInput
 from floodmark.parquet.inspection import inspect
@@ -17,7 +23,11 @@ from floodmark.spark.files import table_frame
 from floodmark.spark.materialization import time_ms
 from floodmark.spark.output import quoted
 from floodmark.spark.session import open_session
-from tests.support.zoo import Specimen, by_spark, without_spark
+from tests.support.broker import BrokerUnderTest
+from tests.support.eventually import eventually
+from tests.support.ledger_kit import HOUR_MS
+from tests.support.service_process import new_table
+from tests.support.zoo import DAY_US, Specimen, by_spark, without_spark, written_otherwise
 
 pytestmark = pytest.mark.timeout(900)  # a session of Spark takes minutes to start where everything else runs too
 
@@ -85,3 +95,189 @@ def _check(spark: SparkSession, specimen: Specimen, directory: Path) -> None:
     assert sorted((n, us, k) for _, us, n, k in rows) == [
         (n, us, "ab"[n % 2]) for n, us in enumerate(specimen.times_us)
     ]
+
+
+# -- the whole system --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Herd:
+    """Files of one table: whose names match, and what the table is created with."""
+
+    pattern: str
+    columns: str = ""
+    bucket_ms: int = HOUR_MS
+    kind: str = "TIMESTAMP_NTZ"
+    """What a time is in SQL; BIGINT is a whole number."""
+
+
+DECLARED = "(t {}, n BIGINT, k STRING)"
+HERDS = {
+    "naive": Herd(
+        r"arrow-(zstd|snappy|gzip|none)-.*|arrow-(s|ms|us)-None|arrow-no-.*|arrow-version-1|arrow-beside-.*|the-time-after.*"
+        r"|arrow-int96-small-groups|group-of-zero-rows|pandas-(us|int96)|duckdb-TIMESTAMP(_MS)?-2024|spark-ntz|otherwise-.*",
+        DECLARED.format("TIMESTAMP_NTZ"),
+    ),
+    "instants": Herd(
+        r"arrow-(ms|us)-(UTC|Europe/Berlin)|duckdb-TIMESTAMPTZ-2024|spark-(legacy-)?[A-Z0-9_]+-modern",
+        DECLARED.format("TIMESTAMP"),
+        kind="TIMESTAMP",
+    ),
+    "pandas": Herd(r"pandas-modern-None|arrow-ns-None|pandas-index|duckdb-TIMESTAMP_NS-2024"),
+    "pandas_zoned": Herd(r"pandas-modern-(UTC|Asia.*)|arrow-ns-(UTC|Europe.*)", kind="TIMESTAMP"),
+    "nanos_1970": Herd(r"pandas-1970-None|arrow-ns-1970-None-.*"),
+    "nanos_1970_zoned": Herd(r"pandas-1970-(UTC|Asia.*)|arrow-ns-1970-UTC-.*", kind="TIMESTAMP"),
+    "int96_1970": Herd(r"arrow-int96-1970-.*", kind="TIMESTAMP"),
+    "year_1": Herd(r"arrow-int96-(zoned-)?1|spark-INT96-1", kind="TIMESTAMP"),
+    "year_9999": Herd(r"arrow-int96-(zoned-)?9999|spark-INT96-9999", kind="TIMESTAMP"),
+    "year_1677": Herd(r"arrow-int96-(zoned-)?1677", kind="TIMESTAMP", bucket_ms=24 * HOUR_MS),
+    "naive_year_1": Herd(r"arrow-us-1|duckdb-TIMESTAMP-1"),
+    "dates": Herd(r"(arrow|spark|spark-legacy)-date|duckdb-DATE-.*", kind="DATE", bucket_ms=24 * HOUR_MS),
+    "seconds": Herd(r"arrow-int64-s", kind="BIGINT", bucket_ms=24 * HOUR_MS),
+    "milliseconds": Herd(r"arrow-int64-ms", kind="BIGINT"),
+    "microseconds": Herd(r"arrow-int64-us", kind="BIGINT"),
+    "nanoseconds": Herd(r"arrow-int64-ns", kind="BIGINT"),
+    "micros_1970": Herd(r"arrow-int64-us-1970", kind="BIGINT"),
+    "nanos_as_numbers_1970": Herd(r"arrow-int64-ns-1970", kind="BIGINT"),
+    "odd_name": Herd(r"time-named-время"),
+    "dotted_name": Herd(r"time-named-t[.]x"),
+}
+
+
+@dataclass
+class Keeper:
+    """One herd as a table and a view, asked through the broker."""
+
+    herd: Herd
+    specimens: Sequence[Specimen]
+    broker: BrokerUnderTest
+    name: str
+
+    def __post_init__(self) -> None:
+        assert self.specimens, f"no file is like {self.herd.pattern}"
+        self.location = self.broker.system.lake / self.name
+        self.location.mkdir(parents=True)
+        self.time = quoted(self.specimens[0].time_column)
+        self.unit_ns = TIME_UNITS[self.specimens[0].unit or "us"].ns
+        self.select = f"SELECT k, count(*) AS c, sum(n) AS s, min({self.time}) AS lo, max({self.time}) AS hi"
+
+    def define(self) -> None:
+        for number, specimen in enumerate(self.specimens):
+            specimen.write(self.location / f"{number:03}.parquet")
+        properties = {"time_column": self.specimens[0].time_column, **self.specimens[0].properties}
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        self.broker.sql(
+            f"CREATE TABLE {self.name} {self.herd.columns} USING parquet LOCATION '{self.location}' "
+            f"TBLPROPERTIES ({listed})"
+        )
+        self.broker.sql(
+            f"CREATE MATERIALIZED VIEW {self.name}_v TBLPROPERTIES ('bucket' = '{self.herd.bucket_ms // HOUR_MS}h') "
+            f"AS {self.select} FROM {self.name} GROUP BY k"
+        )
+
+    # -- what is right ---------------------------------------------------------------------------------------------
+
+    def value(self, time_ns: int) -> int:
+        """A time as the answer has it, as a number."""
+        return time_ns // (DAY_US * 1_000 if self.herd.kind == "DATE" else self.unit_ns)
+
+    def literal(self, time_ns: int) -> str:
+        if self.herd.kind == "BIGINT":
+            return str(self.value(time_ns))
+        moment = datetime(1970, 1, 1) + timedelta(microseconds=time_ns // 1_000)  # noqa: DTZ001 - rendered as it is
+        text = f"{moment.year:04}-{moment:%m-%d}"
+        return f"DATE '{text}'" if self.herd.kind == "DATE" else f"{self.herd.kind} '{text} {moment:%H:%M:%S.%f}'"
+
+    def wanted(self, keep: Callable[[int | None], bool]) -> list[tuple[Any, ...]]:
+        groups: dict[str, list[tuple[int, int | None]]] = {}
+        for specimen in self.specimens:
+            for n, moment in enumerate(specimen.times):
+                value = None if moment is None else self.value(moment)
+                if keep(value):
+                    groups.setdefault("ab"[n % 2], []).append((n, value))
+        return sorted(
+            (key, len(rows), sum(n for n, _ in rows), *_extremes([value for _, value in rows if value is not None]))
+            for key, rows in groups.items()
+        )
+
+    @property
+    def known(self) -> list[int]:
+        return sorted({time for s in self.specimens for time in s.times if time is not None})
+
+    # -- what is answered ------------------------------------------------------------------------------------------
+
+    def await_built(self) -> None:
+        registry = self.broker.system.ledger.registry
+        eventually(
+            lambda: len(registry.snapshot(self.name).by_name) == len(self.specimens),
+            within_s=120,
+            what=f"the files of {self.name} registered",
+        )
+        last_ms, now_ms = self.known[-1] // 1_000_000 + 1, int(time.time() * 1000)
+        if last_ms < now_ms:  # what is yet to come is not built
+            up_to_ms = last_ms // self.herd.bucket_ms * self.herd.bucket_ms
+            self.broker.system.await_built(f"{self.name}_v", up_to_ms=up_to_ms)
+
+    def check(self) -> None:
+        first, last = self.known[0], self.known[-1]
+        middle = self.known[len(self.known) // 2]
+        self._check("", lambda _: True)
+        for bound in (first, middle, last):
+            value, literal = self.value(bound), self.literal(bound)
+            self._check(f"WHERE {self.time} >= {literal}", lambda v, b=value: v is not None and v >= b)
+            self._check(f"WHERE {self.time} < {literal}", lambda v, b=value: v is not None and v < b)
+
+    def _check(self, where: str, keep: Callable[[int | None], bool]) -> None:
+        text, wanted = f"{self.select} FROM {self.name} {where} GROUP BY k", self.wanted(keep)
+        for rewrite in ("on", "off"):
+            connection = floodmark.connect(self.broker.url)
+            connection.sql(f"SET floodmark.rewrite = {rewrite}")
+            answer = connection.sql(text).table
+            columns = [column if n == 0 else _numbers(column) for n, column in enumerate(answer.columns)]
+            found = sorted(zip(*(column.to_pylist() for column in columns), strict=True))
+            assert found == wanted, f"{self.name}, rewrite {rewrite}, {where}: {found} are answered, right is {wanted}"
+
+
+def _extremes(values: Sequence[int]) -> tuple[int | None, int | None]:
+    return (min(values), max(values)) if values else (None, None)
+
+
+def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    return column.cast(pa.int32()) if pa.types.is_date(column.type) else column
+
+
+@pytest.mark.stack
+@pytest.mark.scenario("I7")
+def test_the_zoo_is_answered_right_from_base_and_from_views(spark: SparkSession, broker: BrokerUnderTest) -> None:
+    """Whatever can be registered: all rows, and those on each side of its first, a middle and its last time."""
+    zoo = [s for s in (*without_spark(), *by_spark(spark), *written_otherwise()) if s.rule is None]
+    made = new_table()
+    keepers = [
+        Keeper(herd, [s for s in zoo if re.fullmatch(herd.pattern, s.name)], broker, f"{made}_{name}")
+        for name, herd in HERDS.items()
+    ]
+    for keeper in keepers:
+        keeper.define()
+    for keeper in keepers:
+        keeper.await_built()
+        keeper.check()
+
+
+@pytest.mark.stack
+@pytest.mark.scenario("I7")
+def test_what_cannot_be_read_is_refused_by_its_rule_when_a_table_is_made_of_it(
+    spark: SparkSession, broker: BrokerUnderTest
+) -> None:
+    """Through the broker, which says which rule and which file. What only some rows show is refused by the ingester."""
+    for specimen in (*without_spark(), *by_spark(spark)):
+        if specimen.rule in (None, "time-all-null", "time-range", "time-calendar"):
+            continue
+        name = new_table()
+        location = broker.system.lake / name
+        location.mkdir(parents=True)
+        specimen.write(location / "a.parquet")
+        with pytest.raises(QueryFailed) as refusal:
+            broker.sql(f"CREATE TABLE {name} USING parquet LOCATION '{location}' TBLPROPERTIES ('time_column' = 't')")
+        assert (refusal.value.status, refusal.value.rule) == (400, specimen.rule)

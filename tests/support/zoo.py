@@ -283,5 +283,19 @@ def _spark(
     return Specimen(f"spark-{name}", times, write, rule)
 
 
+def written_otherwise() -> Iterator[Specimen]:
+    """As a table with the columns `t`, `n BIGINT` and `k STRING` may have them: narrower, in another order."""
+    us = timestamps(MODERN, "us")
+    plain = columns(MODERN, us, more=us)
+    for name, table in {
+        "reordered": plain.select(["k", "more", "n", "t"]),
+        "narrower": plain.set_column(1, "n", plain.column("n").cast(pa.int32())),
+        "narrowest": plain.set_column(1, "n", plain.column("n").cast(pa.int8())),
+        "text-view": plain.set_column(2, "k", plain.column("k").cast(pa.string_view())),
+        "dictionary": plain.set_column(2, "k", plain.column("k").dictionary_encode()),
+    }.items():
+        yield Specimen(f"otherwise-{name}", MODERN, lambda path, t=table: pq.write_table(t, path))
+
+
 def without_spark() -> list[Specimen]:
     return [*by_arrow(), *odd_columns(), *refused(), *by_pandas(), *by_duckdb()]

@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping
 
-from floodmark.core.column_types import NANOS, TIME_UNITS, canonical, fits, of_table, readable
+from floodmark.core.column_types import NANOS, TIME_UNITS, canonical, fits
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.tables import TIME_UNIT
-from floodmark.parquet.inspection import check_columns, check_time_type, columns_in, time_range
+from floodmark.parquet.inspection import (
+    check_columns,
+    check_readable,
+    check_time_column,
+    check_time_type,
+    schema_of,
+    time_range,
+)
 from floodmark.parquet.lake import Lake
 
 Columns = tuple[tuple[str, str], ...]
@@ -18,16 +25,15 @@ def table_columns(
     table: str, location: str, time_column: str, declared: Columns, properties: Mapping[str, str]
 ) -> Columns:
     """The columns as files have them. One declared as TIMESTAMP or STRING may be stored in several ways."""
-    lake = Lake(location)
-    first = _first_file(lake, properties.get("glob", "*.parquet"))
-    found = columns_in(lake, first) if first is not None else ()
-    if kind := dict(found).get(time_column):
-        check_time_type(f"table {table!r}", time_column, kind)
-    columns = _matched(table, declared, dict(found)) if declared and found else declared or _all_of(table, found)
     if declared and time_column not in dict(declared):
         raise InvalidInput("no-time-column", f"table {table!r} has no column {time_column!r}")
+    lake = Lake(location)
+    first = _first_file(lake, properties.get("glob", "*.parquet"))
+    found = schema_of(lake, first) if first is not None else ()
+    columns = _matched(table, declared, dict(found)) if declared and found else declared or found
     if first is not None:
-        check_columns(first, found, time_column, columns)
+        check_time_column(first, found, time_column)
+        check_columns(first, found, columns) if declared else check_readable(first, found)
     if kind := dict(columns).get(time_column):
         check_time_type(f"table {table!r}", time_column, kind)
         if kind != "int64" and TIME_UNIT in properties:
@@ -43,17 +49,6 @@ def _first_file(lake: Lake, glob: str) -> str | None:
         return min((file.path for file in lake.files(glob)), default=None)
     except Unavailable:
         return None  # the location may be made later
-
-
-def _all_of(table: str, found: Columns) -> Columns:
-    for name, kind in found:
-        if readable(of_table(kind)) is None:
-            raise InvalidInput(
-                "column-type",
-                f"table {table!r} cannot have column {name!r}: it is {kind}, which Spark cannot read; "
-                "list the other columns in CREATE TABLE",
-            )
-    return tuple((name, of_table(kind)) for name, kind in found)
 
 
 def _matched(table: str, declared: Columns, found: Mapping[str, str]) -> Columns:

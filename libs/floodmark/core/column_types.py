@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-INT96 = "int96"
-"""Of a file only: a table holds it as the instant that Spark reads."""
+INT96 = "timestamp[int96]"
+"""Spark reads it as an instant, and just as well as what a clock on the wall shows."""
 INSTANT, WALL_CLOCK = "timestamp[us, tz=UTC]", "timestamp[us]"
 NANOS = {True: "timestamp[ns, int64, tz=UTC]", False: "timestamp[ns, int64]"}
 """64-bit nanoseconds, by whether they are adjusted to UTC. `timestamp[ns]` alone is what earlier versions called INT96,
@@ -71,6 +71,8 @@ Readable = str | Digits | ListOf | MapOf | StructOf
 def canonical(kind: str) -> str:
     """One name for what Spark reads as one type."""
     kind = _DICTIONARY.sub(r"\1", kind).replace(" not null", "")
+    if kind == INT96:
+        return INSTANT
     if kind in NANOS.values():
         return kind
     if match := _TIMESTAMP.fullmatch(kind):
@@ -92,8 +94,8 @@ def fits(kind: str, *, found: str) -> bool:
     wanted, has = canonical(kind), canonical(found)
     if wanted == has or wanted in _WIDER.get(has, ()):
         return True
-    if has == INT96:
-        return wanted in (INSTANT, WALL_CLOCK)
+    if found == INT96:
+        return wanted == WALL_CLOCK
     if "<" in wanted:
         return readable(wanted) is not None and readable(wanted) == readable(has)
     one, other = decimal_digits(wanted), decimal_digits(has)
@@ -167,11 +169,6 @@ def _leaf(text: str) -> Readable:
     if kind not in _PLAIN or text.startswith("timestamp[ns"):
         raise ValueError(text)
     return kind
-
-
-def of_table(found: str) -> str:
-    """What a table holds whose first file has this."""
-    return INSTANT if found == INT96 else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from floodmark.core.column_types import of_table
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
 from floodmark.core.layers import Layered
@@ -217,7 +216,7 @@ def settled(definition: TableDefinition, commands: Iterable[Command]) -> TableDe
     if definition.columns:
         return definition
     first = next((c.columns for c in commands if isinstance(c, Put) and c.columns), ())
-    return replace(definition, columns=tuple((name, of_table(kind)) for name, kind in first)) if first else definition
+    return replace(definition, columns=first) if first else definition
 
 
 def _one_of_each(commands: Iterable[Command]) -> dict[str, Command]:

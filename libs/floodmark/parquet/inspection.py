@@ -11,15 +11,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from floodmark.core.bounds import TIME_MAX_MS, TIME_MIN_MS
-from floodmark.core.column_types import INT96, MILLISECONDS, NANOS, TIME_UNITS, TimeUnit, fits, of_table, readable
+from floodmark.core.column_types import INT96, MILLISECONDS, NANOS, TIME_UNITS, TimeUnit, fits, readable
 from floodmark.core.errors import InvalidInput
 from floodmark.parquet.lake import Lake, LakeFile
 from floodmark.parquet.schema import columns_of
 
 CHUNK_BYTES = 4 * 1024 * 1024
 ROWS_AT_ONCE = 1_000_000
-Columns = tuple[tuple[str, str], ...]
-"""Name and type of each column, as a table definition holds them."""
 DAY_MS = 86_400_000
 _CALENDARS_AGREE_FROM_MS = -2_208_988_800_000 + DAY_MS
 """1900-01-01, and a day for the zone of whoever wrote: from then on a time is the same in every calendar."""
@@ -35,8 +33,8 @@ class Inspected:
     start_ms: int
     last_ms: int
     timeless_rows: int
-    columns: Columns
-    """Name and type of each of its columns, as the file has them."""
+    columns: tuple[tuple[str, str], ...]
+    """Name and type of each of its columns."""
 
 
 def inspect(
@@ -59,7 +57,8 @@ def inspect(
         with _as_parquet(path):
             parquet = _opened(source)
             found = columns_of(parquet)
-            check_columns(path, found, time_column, columns)
+            check_time_column(path, found, time_column)
+            check_columns(path, found, columns) if columns else check_readable(path, found)
             times = _time_range(path, parquet, time_column, dict(found)[time_column], time_unit)
     if times is None:
         reason = "has no value in its time column" if parquet.metadata.num_rows else "has no rows to tell the time by"
@@ -75,13 +74,8 @@ def content_crc(lake: Lake, path: str) -> int:
         return _crc(source)
 
 
-def schema_of(lake: Lake, path: str) -> Columns:
+def schema_of(lake: Lake, path: str) -> tuple[tuple[str, str], ...]:
     """Name and type of each column, as a table definition holds them."""
-    return tuple((name, of_table(has)) for name, has in columns_in(lake, path))
-
-
-def columns_in(lake: Lake, path: str) -> Columns:
-    """Name and type of each column, as the file has them."""
     with lake.open(path) as source, _as_parquet(path):
         return columns_of(_opened(source))
 
@@ -110,31 +104,45 @@ def _as_parquet(path: str) -> Iterator[None]:
         raise InvalidInput("not-parquet", f"{path} is not a whole Parquet file: {_first_line(error)}") from error
 
 
-def check_columns(
-    path: str, found: Sequence[tuple[str, str]], time_column: str, columns: Sequence[tuple[str, str]]
-) -> None:
-    """Every column of the table must be there as what Spark reads as its type. More columns are fine.
+def check_columns(path: str, of_file: Sequence[tuple[str, str]], of_table: Sequence[tuple[str, str]]) -> None:
+    """Every column of the table must be there as what Spark reads as its type. More columns are fine."""
+    kinds = dict(of_file)
+    has, known = _by_spelling(of_file), _by_spelling(of_table)
+    for name, kind in of_table:
+        if name not in kinds or not fits(kind, found=kinds[name]):
+            found = f"has it as {kinds[name]}" if name in kinds else "lacks it"
+            raise InvalidInput("schema", f"{path}: the table has column {name!r} as {kind}, the file {found}")
+        if has[name.lower()] > known[name.lower()]:
+            raise _ambiguous(path, name)
 
-    Without columns, the table is yet to take those of this file: Spark must be able to read them all.
-    """
-    kinds = dict(found)
+
+def check_readable(path: str, of_file: Sequence[tuple[str, str]]) -> None:
+    """A table without columns takes all of its first file's."""
+    for name, kind in of_file:
+        if readable(kind) is None:
+            raise InvalidInput(
+                "column-type",
+                f"{path} has column {name!r} as {kind}, which Spark cannot read; list the others in CREATE TABLE",
+            )
+
+
+def check_time_column(path: str, of_file: Sequence[tuple[str, str]], time_column: str) -> None:
+    kinds = dict(of_file)
     if time_column not in kinds:
         raise InvalidInput("no-time-column", f"{path} has no column {time_column!r}")
     check_time_type(path, time_column, kinds[time_column])
-    for name, kind in columns:
-        if name not in kinds or not fits(kind, found=kinds[name]):
-            has = f"has it as {kinds[name]}" if name in kinds else "lacks it"
-            raise InvalidInput("schema", f"{path}: the table has column {name!r} as {kind}, the file {has}")
-    for name, kind in () if columns else found:
-        if readable(of_table(kind)) is None:
-            raise InvalidInput("column-type", f"{path} has column {name!r} as {kind}, which Spark cannot read")
-    alike = Counter(name.lower() for name, _ in found)
-    known = Counter(name.lower() for name, _ in columns or found)
-    for name in {time_column, *(name for name, _ in columns)}:
-        if alike[name.lower()] > (1 if name == time_column else known[name.lower()]):
-            raise InvalidInput(
-                "schema", f"{path} has columns that differ from {name!r} only in case, as Spark reads it"
-            )
+    if _by_spelling(of_file)[time_column.lower()] > 1:
+        raise _ambiguous(path, time_column)
+
+
+def _by_spelling(columns: Sequence[tuple[str, str]]) -> Counter[str]:
+    return Counter(name.lower() for name, _ in columns)
+
+
+def _ambiguous(path: str, name: str) -> InvalidInput:
+    return InvalidInput(
+        "schema", f"{path} has columns that differ from {name!r} only in case; Spark reads none of them"
+    )
 
 
 def check_time_type(of: str, time_column: str, kind: str) -> None:
