@@ -196,6 +196,9 @@ def test_settings_are_checked_before_they_are_kept() -> None:
 def test_what_spark_complains_of_is_told_by_what_can_be_done() -> None:
     stack = "An error occurred\n: SparkException: Job\n\tat x\nCaused by: y: [{}] Encountered it. SQLSTATE: 1\n\tat z"
     assert isinstance(told(stack.format("FAILED_READ_FILE.NO_HINT")), FilesVanished)
+    never = told(stack.format("FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"))
+    assert isinstance(never, InvalidInput), "no other try will read it"
+    assert never.rule == "file-unreadable"
     error = told(stack.format("DIVIDE_BY_ZERO"))
     assert isinstance(error, InvalidInput)
     assert (error.rule, "[DIVIDE_BY_ZERO] Encountered it." in str(error), "\tat" in str(error)) == (

@@ -5,11 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from floodmark.catalog.definitions import (
     TableRequest,
     ViewRequest,
+    alter_table,
     create_table,
     create_view,
     definition_hash,
@@ -40,6 +43,36 @@ def test_columns_not_given_are_those_of_a_file_that_is_there(ledger: Ledger, tmp
     assert header.definition.columns == tuple((f.name, str(f.type)) for f in SCHEMA)
 
 
+@pytest.mark.scenario("I7")
+def test_numbers_that_look_like_seconds_need_a_unit(ledger: Ledger, tmp_path: Path) -> None:
+    """Taken for milliseconds they would all be of early 1970, and every answer about time would be wrong."""
+    seconds = [1_714_521_600, 1_714_608_000]
+    pq.write_table(pa.table({"t": seconds}), tmp_path / "a.parquet")
+    request = TableRequest("rides", str(tmp_path), "t")
+    with pytest.raises(InvalidInput, match=r"^time-unit: .* 't' of a.parquet counts from 1714521600 .* 's', 'ms'"):
+        create_table(ledger, request)
+    made = create_table(ledger, replace(request, properties={"time_unit": "s"})).definition
+    assert (made.time_unit.name, ledger.registry.definition("rides").time_unit.ns) == ("s", 10**9)
+    with pytest.raises(InvalidInput, match=r"^alter-table: time_unit of table 'rides' cannot be altered"):
+        alter_table(ledger, "rides", {"time_unit": "ms"})
+
+
+def test_declared_columns_may_be_wider_than_the_files_are(ledger: Ledger, tmp_path: Path) -> None:
+    narrow = {"t": pa.array([1], pa.timestamp("us")), "n": pa.array([1], pa.int32()), "f": pa.array([1], pa.float32())}
+    pq.write_table(pa.table(narrow), tmp_path / "a.parquet")
+    wide = (("t", "timestamp[us]"), ("n", "int64"), ("f", "double"))
+    assert create_table(ledger, TableRequest("rides", str(tmp_path), "t", wide)).definition.columns == wide
+    with pytest.raises(InvalidInput, match=r"^schema: table 'narrow' cannot have column 'n' as int16: the files have"):
+        create_table(ledger, TableRequest("narrow", str(tmp_path), "t", (("t", "timestamp[us]"), ("n", "int16"))))
+
+
+def test_a_time_declared_without_a_unit_may_be_stored_in_nanoseconds(ledger: Ledger, tmp_path: Path) -> None:
+    """SQL has no word for what pandas writes; the table holds that its files are read in another way."""
+    pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns", "UTC"))}), tmp_path / "a.parquet")
+    made = create_table(ledger, TableRequest("rides", str(tmp_path), "t", (("t", "timestamp[us, tz=UTC]"),)))
+    assert made.definition.columns == (("t", "timestamp[ns, int64, tz=UTC]"),)
+
+
 def test_a_table_may_be_defined_before_its_directory_exists(ledger: Ledger, tmp_path: Path) -> None:
     assert create_table(ledger, TableRequest("rides", str(tmp_path / "later"), "event_time")).definition.columns == ()
 
@@ -60,6 +93,19 @@ def test_defining_the_same_table_again_changes_nothing(ledger: Ledger, tmp_path:
         ({"properties": {"colour": "red"}}, "property: table 'rides' has no property colour = 'red'; there are glob"),
         ({"columns": (("n", "int64"),)}, "no-time-column: table 'rides' has no column 'event_time'"),
         ({"properties": {"retention": "month"}}, "duration: retention of table 'rides' 'month' must be a whole number"),
+        ({"properties": {"time_unit": "m"}}, "property: table 'rides' has no property time_unit = 'm'"),
+        (
+            {"columns": (("event_time", "date32[day]"),), "properties": {"time_unit": "s"}},
+            "time-unit: table 'rides' has a time_unit, but column 'event_time' is date32[day] and needs none",
+        ),
+        (
+            {"columns": (("event_time", "int32"),)},
+            "time-type: table 'rides': time column 'event_time' is int32, it must be a timestamp, a date or an int64",
+        ),
+        (
+            {"columns": (("event_time", "int64"), ("h", "halffloat"))},
+            "column-type: table 'rides' has column 'h' as halffloat, which Spark cannot read; list the others",
+        ),
         ({"slice_span": "1w"}, "duration: slice span '1w' must be a whole number and one of ms, s, m, h, d"),
     ],
 )

@@ -33,7 +33,8 @@ def table_columns(
     columns = _matched(table, declared, dict(found)) if declared and found else declared or found
     if first is not None:
         check_time_column(first, found, time_column)
-        check_columns(first, found, columns) if declared else check_readable(first, found)
+        check_columns(first, found, columns)
+    check_readable(f"table {table!r}", columns)
     if kind := dict(columns).get(time_column):
         check_time_type(f"table {table!r}", time_column, kind)
         if kind != "int64" and TIME_UNIT in properties:

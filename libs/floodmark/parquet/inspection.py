@@ -58,7 +58,9 @@ def inspect(
             parquet = _opened(source)
             found = columns_of(parquet)
             check_time_column(path, found, time_column)
-            check_columns(path, found, columns) if columns else check_readable(path, found)
+            if not columns:
+                check_readable(path, found)
+            check_columns(path, found, columns)
             times = _time_range(path, parquet, time_column, dict(found)[time_column], time_unit)
     if times is None:
         reason = "has no value in its time column" if parquet.metadata.num_rows else "has no rows to tell the time by"
@@ -116,13 +118,13 @@ def check_columns(path: str, of_file: Sequence[tuple[str, str]], of_table: Seque
             raise _ambiguous(path, name)
 
 
-def check_readable(path: str, of_file: Sequence[tuple[str, str]]) -> None:
-    """A table without columns takes all of its first file's."""
-    for name, kind in of_file:
+def check_readable(of: str, columns: Sequence[tuple[str, str]]) -> None:
+    """`of` is the table, or the first file of one that will take its columns."""
+    for name, kind in columns:
         if readable(kind) is None:
             raise InvalidInput(
                 "column-type",
-                f"{path} has column {name!r} as {kind}, which Spark cannot read; list the others in CREATE TABLE",
+                f"{of} has column {name!r} as {kind}, which Spark cannot read; list the others in CREATE TABLE",
             )
 
 
