@@ -27,7 +27,7 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS
 from tests.support.service_process import new_table
-from tests.support.zoo import DAY_US, Specimen, by_spark, without_spark, written_otherwise
+from tests.support.zoo import DAY_US, Specimen, by_spark, in_unit, without_spark, written_otherwise
 
 pytestmark = pytest.mark.timeout(900)  # a session of Spark takes minutes to start where everything else runs too
 
@@ -50,14 +50,14 @@ def spark() -> Iterator[SparkSession]:
 def as_spark_reads(
     spark: SparkSession, specimen: Specimen, lake: Lake, columns: Sequence[tuple[str, str]]
 ) -> list[tuple[Any, ...]]:
-    """Each row: its time in milliseconds as buckets are made of it, and in microseconds; then `n` and `k`."""
+    """Each row: its time in milliseconds as buckets are made of it, and as a number; then `n` and `k`."""
     frame = table_frame(spark, [lake.uri("a.parquet")], dict(columns), [name for name, _ in columns], table="zoo")
     unit = TIME_UNITS[specimen.unit] if specimen.unit else MILLISECONDS
     time, kind = quoted(specimen.time_column), frame.schema[specimen.time_column].dataType
     ms = fn.expr(time_ms(specimen.time_column, kind, unit))
-    micros = f"unix_micros(CAST({time} AS TIMESTAMP_LTZ))" if specimen.unit is None else f"{time} * {unit.ns} div 1000"
+    number = f"unix_micros(CAST({time} AS TIMESTAMP_LTZ))" if specimen.unit is None else time
     others = [fn.col(quoted(name)).cast("string") for name, _ in columns if name not in ("n", "k")]
-    rows = frame.select(ms, fn.expr(micros), fn.col("n").cast("bigint"), fn.col("k").cast("string"), *others).collect()
+    rows = frame.select(ms, fn.expr(number), fn.col("n").cast("bigint"), fn.col("k").cast("string"), *others).collect()
     return [tuple(row)[:4] for row in rows]
 
 
@@ -72,7 +72,7 @@ def test_every_file_is_registered_as_spark_reads_it(spark: SparkSession, tmp_pat
             _check(spark, specimen, directory)
         except Exception as error:
             wrong[specimen.name] = str(error)[:500]
-    assert not wrong
+    assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
 
 
 def _check(spark: SparkSession, specimen: Specimen, directory: Path) -> None:
@@ -92,9 +92,8 @@ def _check(spark: SparkSession, specimen: Specimen, directory: Path) -> None:
     times_ms = [ms for ms, *_ in rows if ms is not None]
     assert (found.start_ms, found.last_ms) == (min(times_ms), max(times_ms)) == specimen.range_ms
     assert (found.rows, found.timeless_rows) == (len(rows), len(rows) - len(times_ms))
-    assert sorted((n, us, k) for _, us, n, k in rows) == [
-        (n, us, "ab"[n % 2]) for n, us in enumerate(specimen.times_us)
-    ]
+    numbers = in_unit(specimen.times, specimen.unit or "us")
+    assert sorted((n, t, k) for _, t, n, k in rows) == [(n, t, "ab"[n % 2]) for n, t in enumerate(numbers)]
 
 
 # -- the whole system --------------------------------------------------------------------------------------------------

@@ -53,10 +53,6 @@ class Specimen:
     time_column: str = "t"
 
     @property
-    def times_us(self) -> list[int | None]:
-        return [None if time is None else time // 1_000 for time in self.times]
-
-    @property
     def range_ms(self) -> tuple[int, int]:
         known = [time // 1_000_000 for time in self.times if time is not None]
         return min(known), max(known)

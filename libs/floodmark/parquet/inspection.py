@@ -173,17 +173,17 @@ def _time_range(
     if not lows:
         return None
     start_ms, last_ms = (_floor_ms(value, kind, time_unit) for value in (min(lows), max(highs)))
-    if start_ms < TIME_MIN_MS or last_ms >= TIME_MAX_MS:
-        raise InvalidInput(
-            "time-range",
-            f"{path}: column {time_column!r} has times from {start_ms} to {last_ms} ms since 1970, which are not all "
-            f"in the years 1 to 9999{_unit_advice(kind)}",
-        )
     if start_ms < _CALENDARS_AGREE_FROM_MS and kind != "int64" and _julian(parquet.metadata.metadata or {}, kind):
         raise InvalidInput(
             "time-calendar",
             f"{path} has times before 1900 in the Julian calendar of Spark 2 or Spark's LEGACY mode; "
             "write it again with the mode CORRECTED",
+        )
+    if start_ms < TIME_MIN_MS or last_ms >= TIME_MAX_MS:
+        raise InvalidInput(
+            "time-range",
+            f"{path}: column {time_column!r} has times from {start_ms} to {last_ms} ms since 1970, which are not all "
+            f"in the years 1 to 9999{_unit_advice(kind)}",
         )
     return start_ms, last_ms, nulls
 
