@@ -247,7 +247,7 @@ def _misfit(definition: TableDefinition, command: Command, path: str) -> Invalid
     """Why a file does not fit its table. The table may have got its columns only now, by the first of its files."""
     try:
         if isinstance(command, Put) and command.columns:
-            check_columns(path, command.columns, definition.time_column, definition.columns)
+            check_columns(path, command.columns, definition.columns)
     except InvalidInput as error:
         return error
     return None

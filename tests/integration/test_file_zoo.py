@@ -106,8 +106,8 @@ class Herd:
     pattern: str
     columns: str = ""
     bucket_ms: int = HOUR_MS
-    kind: str = "TIMESTAMP_NTZ"
-    """What a time is in SQL; BIGINT is a whole number."""
+    kind: str = "TIMESTAMP"
+    """Of its times: TIMESTAMP, DATE or BIGINT."""
 
 
 DECLARED = "(t {}, n BIGINT, k STRING)"
@@ -120,21 +120,20 @@ HERDS = {
     "instants": Herd(
         r"arrow-(ms|us)-(UTC|Europe/Berlin)|duckdb-TIMESTAMPTZ-2024|spark-(legacy-)?[A-Z0-9_]+-modern",
         DECLARED.format("TIMESTAMP"),
-        kind="TIMESTAMP",
     ),
     "pandas": Herd(r"pandas-modern-None|arrow-ns-None|pandas-index|duckdb-TIMESTAMP_NS-2024"),
-    "pandas_zoned": Herd(r"pandas-modern-(UTC|Asia.*)|arrow-ns-(UTC|Europe.*)", kind="TIMESTAMP"),
+    "pandas_zoned": Herd(r"pandas-modern-(UTC|Asia.*)|arrow-ns-(UTC|Europe.*)"),
     "nanos_1970": Herd(r"pandas-1970-None|arrow-ns-1970-None-.*"),
-    "nanos_1970_zoned": Herd(r"pandas-1970-(UTC|Asia.*)|arrow-ns-1970-UTC-.*", kind="TIMESTAMP"),
-    "int96_1970": Herd(r"arrow-int96-1970-.*", kind="TIMESTAMP"),
-    "year_1": Herd(r"arrow-int96-(zoned-)?1|spark-INT96-1", kind="TIMESTAMP"),
-    "year_9999": Herd(r"arrow-int96-(zoned-)?9999|spark-INT96-9999", kind="TIMESTAMP"),
+    "nanos_1970_zoned": Herd(r"pandas-1970-(UTC|Asia.*)|arrow-ns-1970-UTC-.*"),
+    "int96_1970": Herd(r"arrow-int96-1970-.*"),
+    "year_1": Herd(r"arrow-int96-(zoned-)?1|spark-INT96-1"),
+    "year_9999": Herd(r"arrow-int96-(zoned-)?9999|spark-INT96-9999"),
     "year_1677": Herd(r"arrow-int96-(zoned-)?1677", kind="TIMESTAMP", bucket_ms=24 * HOUR_MS),
     "naive_year_1": Herd(r"arrow-us-1|duckdb-TIMESTAMP-1"),
     "dates": Herd(r"(arrow|spark|spark-legacy)-date|duckdb-DATE-.*", kind="DATE", bucket_ms=24 * HOUR_MS),
     "seconds": Herd(r"arrow-int64-s", kind="BIGINT", bucket_ms=24 * HOUR_MS),
     "milliseconds": Herd(r"arrow-int64-ms", kind="BIGINT"),
-    "microseconds": Herd(r"arrow-int64-us", kind="BIGINT"),
+    "microseconds": Herd(r"arrow-(int64-us|duration)", kind="BIGINT"),
     "nanoseconds": Herd(r"arrow-int64-ns", kind="BIGINT"),
     "micros_1970": Herd(r"arrow-int64-us-1970", kind="BIGINT"),
     "nanos_as_numbers_1970": Herd(r"arrow-int64-ns-1970", kind="BIGINT"),
@@ -185,7 +184,7 @@ class Keeper:
             return str(self.value(time_ns))
         moment = datetime(1970, 1, 1) + timedelta(microseconds=time_ns // 1_000)  # noqa: DTZ001 - rendered as it is
         text = f"{moment.year:04}-{moment:%m-%d}"
-        return f"DATE '{text}'" if self.herd.kind == "DATE" else f"{self.herd.kind} '{text} {moment:%H:%M:%S.%f}'"
+        return f"DATE '{text}'" if self.herd.kind == "DATE" else f"TIMESTAMP '{text} {moment:%H:%M:%S.%f}'"
 
     def wanted(self, keep: Callable[[int | None], bool]) -> list[tuple[Any, ...]]:
         groups: dict[str, list[tuple[int, int | None]]] = {}
@@ -218,13 +217,10 @@ class Keeper:
             self.broker.system.await_built(f"{self.name}_v", up_to_ms=up_to_ms)
 
     def check(self) -> None:
-        first, last = self.known[0], self.known[-1]
-        middle = self.known[len(self.known) // 2]
+        middle, last = self.known[len(self.known) // 2], self.known[-1]
         self._check("", lambda _: True)
-        for bound in (first, middle, last):
-            value, literal = self.value(bound), self.literal(bound)
-            self._check(f"WHERE {self.time} >= {literal}", lambda v, b=value: v is not None and v >= b)
-            self._check(f"WHERE {self.time} < {literal}", lambda v, b=value: v is not None and v < b)
+        self._check(f"WHERE {self.time} >= {self.literal(last)}", lambda v: v is not None and v >= self.value(last))
+        self._check(f"WHERE {self.time} < {self.literal(middle)}", lambda v: v is not None and v < self.value(middle))
 
     def _check(self, where: str, keep: Callable[[int | None], bool]) -> None:
         text, wanted = f"{self.select} FROM {self.name} {where} GROUP BY k", self.wanted(keep)

@@ -6,6 +6,7 @@ from floodmark.core.column_types import NANOS, TIME_UNITS, canonical, fits
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.tables import TIME_UNIT
 from floodmark.parquet.inspection import (
+    Columns,
     check_columns,
     check_readable,
     check_time_column,
@@ -14,8 +15,6 @@ from floodmark.parquet.inspection import (
     time_range,
 )
 from floodmark.parquet.lake import Lake
-
-Columns = tuple[tuple[str, str], ...]
 
 _SECONDS_LOOK_MS = (100_000_000, 4_200_000_000)
 """Taken for milliseconds, the seconds of the years 1973 to 2103 are these weeks of 1970."""

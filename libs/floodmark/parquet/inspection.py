@@ -2,7 +2,7 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,6 +23,12 @@ _CALENDARS_AGREE_FROM_MS = -2_208_988_800_000 + DAY_MS
 """1900-01-01, and a day for the zone of whoever wrote: from then on a time is the same in every calendar."""
 
 
+Columns = tuple[tuple[str, str], ...]
+"""Name and type of each column, as a table definition holds them."""
+Times = tuple[int, int, int]
+"""First and last millisecond, and how many rows have no time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inspected:
     """A whole file, read at one moment."""
@@ -33,8 +39,7 @@ class Inspected:
     start_ms: int
     last_ms: int
     timeless_rows: int
-    columns: tuple[tuple[str, str], ...]
-    """Name and type of each of its columns."""
+    columns: Columns
 
 
 def inspect(
@@ -42,7 +47,7 @@ def inspect(
     path: str,
     *,
     time_column: str,
-    columns: Sequence[tuple[str, str]],
+    columns: Columns,
     time_unit: TimeUnit = MILLISECONDS,
 ) -> Inspected:
     """Read a file's footer, time range and CRC, or refuse it with the reason."""
@@ -55,19 +60,27 @@ def inspect(
             crc = _crc(source)
             source.seek(0)
         with _as_parquet(path):
-            parquet = _opened(source)
-            found = columns_of(parquet)
-            check_time_column(path, found, time_column)
-            if not columns:
-                check_readable(path, found)
-            check_columns(path, found, columns)
-            times = _time_range(path, parquet, time_column, dict(found)[time_column], time_unit)
+            rows, times, found = _read(path, source, time_column, columns, time_unit)
     if times is None:
-        reason = "has no value in its time column" if parquet.metadata.num_rows else "has no rows to tell the time by"
+        reason = "has no value in its time column" if rows else "has no rows to tell the time by"
         raise InvalidInput("time-all-null", f"{path} {reason} {time_column!r}")
     if lake.file(path) != before:
         raise InvalidInput("file-changing", f"{path} changed while it was read; it is still being written")
-    return Inspected(before, parquet.metadata.num_rows, crc, *times, found)
+    return Inspected(before, rows, crc, *times, found)
+
+
+def _read(
+    path: str, source: pa.NativeFile, time_column: str, columns: Columns, time_unit: TimeUnit
+) -> tuple[int, Times | None, Columns]:
+    """How many rows a file has, their times, and its columns."""
+    parquet = _opened(source)
+    found = columns_of(parquet)
+    check_time_column(path, found, time_column)
+    if not columns:
+        check_readable(path, found)
+    check_columns(path, found, columns)
+    times = _time_range(path, parquet, time_column, dict(found)[time_column], time_unit)
+    return parquet.metadata.num_rows, times, found
 
 
 def content_crc(lake: Lake, path: str) -> int:
@@ -76,15 +89,13 @@ def content_crc(lake: Lake, path: str) -> int:
         return _crc(source)
 
 
-def schema_of(lake: Lake, path: str) -> tuple[tuple[str, str], ...]:
-    """Name and type of each column, as a table definition holds them."""
+def schema_of(lake: Lake, path: str) -> Columns:
+    """The columns of a file."""
     with lake.open(path) as source, _as_parquet(path):
         return columns_of(_opened(source))
 
 
-def time_range(
-    lake: Lake, path: str, *, time_column: str, time_unit: TimeUnit = MILLISECONDS
-) -> tuple[int, int, int] | None:
+def time_range(lake: Lake, path: str, *, time_column: str, time_unit: TimeUnit = MILLISECONDS) -> Times | None:
     """First and last millisecond and how many rows have no time; None when none has one."""
     with lake.open(path) as source, _as_parquet(path):
         parquet = _opened(source)
@@ -106,7 +117,7 @@ def _as_parquet(path: str) -> Iterator[None]:
         raise InvalidInput("not-parquet", f"{path} is not a whole Parquet file: {_first_line(error)}") from error
 
 
-def check_columns(path: str, of_file: Sequence[tuple[str, str]], of_table: Sequence[tuple[str, str]]) -> None:
+def check_columns(path: str, of_file: Columns, of_table: Columns) -> None:
     """Every column of the table must be there as what Spark reads as its type. More columns are fine."""
     kinds = dict(of_file)
     has, known = _by_spelling(of_file), _by_spelling(of_table)
@@ -118,7 +129,7 @@ def check_columns(path: str, of_file: Sequence[tuple[str, str]], of_table: Seque
             raise _ambiguous(path, name)
 
 
-def check_readable(of: str, columns: Sequence[tuple[str, str]]) -> None:
+def check_readable(of: str, columns: Columns) -> None:
     """`of` is the table, or the first file of one that will take its columns."""
     for name, kind in columns:
         if readable(kind) is None:
@@ -128,7 +139,7 @@ def check_readable(of: str, columns: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def check_time_column(path: str, of_file: Sequence[tuple[str, str]], time_column: str) -> None:
+def check_time_column(path: str, of_file: Columns, time_column: str) -> None:
     kinds = dict(of_file)
     if time_column not in kinds:
         raise InvalidInput("no-time-column", f"{path} has no column {time_column!r}")
@@ -137,7 +148,7 @@ def check_time_column(path: str, of_file: Sequence[tuple[str, str]], time_column
         raise _ambiguous(path, time_column)
 
 
-def _by_spelling(columns: Sequence[tuple[str, str]]) -> Counter[str]:
+def _by_spelling(columns: Columns) -> Counter[str]:
     return Counter(name.lower() for name, _ in columns)
 
 
@@ -154,9 +165,7 @@ def check_time_type(of: str, time_column: str, kind: str) -> None:
         raise InvalidInput("time-type", f"{of}: time column {time_column!r} is {kind}, it must be {allowed}")
 
 
-def _time_range(
-    path: str, parquet: pq.ParquetFile, time_column: str, kind: str, time_unit: TimeUnit
-) -> tuple[int, int, int] | None:
+def _time_range(path: str, parquet: pq.ParquetFile, time_column: str, kind: str, time_unit: TimeUnit) -> Times | None:
     """First and last instant, from the values, and how many rows have none.
 
     The footer's statistics would be quicker, but they may be absent (Spark's INT96), may leave out row groups, and
