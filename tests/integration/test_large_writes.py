@@ -2,6 +2,7 @@
 
 import base64
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,13 +11,14 @@ from floodmark.core.buckets import BUCKETS_PER_SHARD, DataFile, Mark, State
 from floodmark.core.dispatch import Policy, Progress
 from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.registry import Put
+from floodmark.core.segments import Segment
 from floodmark.core.tables import RETENTION
 from floodmark.core.transitions import Build, Changed, Mode, Reason, Rejected
-from floodmark.ledger import paths
+from floodmark.ledger import codec, paths
 from floodmark.ledger.dispatch import Failure, Offer
-from floodmark.ledger.store import LIMITS, Store, TooLarge
+from floodmark.ledger.store import LIMITS, Check, Committed, Create, Set, Store, TooLarge
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, cause, segment
-from tests.support.memory_store import REQUEST_BYTES_MAX, MemoryStore, Watched, request_bytes
+from tests.support.memory_store import REQUEST_BYTES_MAX, MemoryStore, ReadPaths, Watched, request_bytes
 
 DAY = 24
 GROUP = 1_024
@@ -192,3 +194,105 @@ def test_a_single_command_that_cannot_fit_is_refused_with_the_node_and_its_size(
     assert set(kit.ledger.registry.snapshot("rides").by_name) == {"before"}, (
         "what comes before it in the batch is there"
     )
+
+
+# -- slices that fill ----------------------------------------------------------------------------------------------
+
+
+def names_of(prefix: str, count: int, size: int = 40) -> list[str]:
+    randomness = random.Random(prefix)
+    return [f"{prefix}-{n:06d}-{text(randomness, size)}" for n in range(count)]
+
+
+def written_before_there_were_parts(store: Store, key: str, listed: Sequence[Segment], *, version: int) -> None:
+    """A slice as the version before wrote it: one node, however large."""
+    rows = [[s.name, s.crc, s.start_ms, s.last_ms, s.path, s.rows, s.bytes, s.stamp, s.timeless_rows] for s in listed]
+    data = b"\x02" + codec.pack({"at": version, "segments": rows})[1:]
+    path = paths.slice_("rides", key)
+    node = store.read(path)
+    op = Create(path, data) if node is None else Set(path, data, node.version)
+    assert isinstance(store.commit([op]), Committed)
+
+
+def full_days(store: Store, days: int, *, also_in_all: Sequence[Segment] = ()) -> list[Segment]:
+    """A table as it was when its slices were full: 5,000 segments a day in one node of about half a megabyte each."""
+    listed: list[Segment] = list(also_in_all)
+    for day in range(days):
+        own = [segment(name, day * DAY, day * DAY + 1) for name in names_of(f"d{day}", 5_000, 60)]
+        written_before_there_were_parts(store, str(day * DAY * HOUR_MS), [*own, *also_in_all], version=1)
+        listed += own
+    node = store.read(paths.table("rides"))
+    assert node is not None
+    header = codec.decode_table(node.data, what="header")
+    lasts = [s.last_ms for s in listed if s.last_ms is not None]
+    full = replace(header, version=1, min_start_ms=0, max_last_ms=max(lasts), segment_count=len(listed))
+    assert isinstance(store.commit([Set(paths.table("rides"), codec.encode_table(full), node.version)]), Committed)
+    return listed
+
+
+@pytest.mark.scenario("I9")
+def test_slices_that_were_full_before_there_were_parts_take_further_segments(store: Store) -> None:
+    """An upgrade: read as they are, cut by the first write that touches them, one at a time where need be."""
+    kit = Kit(store)
+    kit.set_up()
+    across = segment("across", 0, 8 * DAY)
+    listed = full_days(store, 8, also_in_all=[across])
+    window = Interval(3 * DAY * HOUR_MS, 4 * DAY * HOUR_MS)
+    old = kit.ledger.registry.read_window("rides", window)
+    assert len(old.segments) == 5_001
+    kit.append(0)
+    again = replace(across, crc=2)
+    kit.put(segment("late", 0, 1), again)  # all eight slices together are four times what a write may be
+    kit.remove("across")
+    assert kit.ledger.registry.snapshot("rides").by_name.keys() == {s.name for s in listed} - {"across"} | {"late"}
+    fresh = Kit(store, seed=9).ledger.registry
+    assert fresh.snapshot("rides").by_name.keys() == kit.ledger.registry.snapshot("rides").by_name.keys()
+    assert len(fresh.read_window("rides", window).segments) == 5_000
+    assert fresh.header("rides").segment_count == 40_001
+    assert sum(len(event.changes) for event in fresh.outbox("rides")) == 3, "cutting is no change of a segment"
+    assert kit.source_differs() == [0], "the bucket that was built before is seen to be another one now"
+
+
+@pytest.mark.scenario("I9")
+def test_a_reader_that_remembers_a_slice_follows_its_parts(store: Store) -> None:
+    """Its snapshot reads only the parts that were written since, and is the same as a fresh one."""
+    kit, peer = Kit(store), Kit(store, seed=2)
+    kit.set_up()
+    made = [segment(name, 0, 1) for name in names_of("s", 3_000)]
+    for n in range(0, 3_000, 500):
+        peer.put(*made[n : n + 500])
+        kit.ledger.registry.snapshot("rides")
+    reads = ReadPaths(store)
+    reader = Kit(reads, seed=3)
+    reader.ledger.registry.snapshot("rides")
+    reads.paths.clear()
+    peer.put(replace(made[0], crc=5))
+    snapshot = reader.ledger.registry.snapshot("rides")
+    assert snapshot.by_name[made[0].name].crc == 5
+    parts = [path for path in reads.paths if path.startswith(paths.slice_("rides", "0") + "/")]
+    assert len(parts) == 1, "the part that changed, and no other"
+    fresh = Kit(store, seed=4).ledger.registry.snapshot("rides")
+    assert dict(snapshot.by_name) == dict(fresh.by_name)
+    assert dict(snapshot.slices) == dict(fresh.slices)
+    assert len(fresh.slices["0"].parts) > 5
+
+
+@pytest.mark.scenario("I9")
+def test_a_commit_into_a_split_slice_checks_one_node_and_records_one_version(store: Store) -> None:
+    """However many parts: the slice's own node stands for all of them."""
+    watched = Watched(store)
+    kit = Kit(watched)
+    kit.set_up()
+    kit.put(*(segment(name, 0, 1) for name in names_of("s", 2_000)))
+    build = kit.build(0)
+    assert build.fingerprint.count == 2_000
+    assert build.slice_versions.keys() == {"0", "wide"}
+    assert isinstance(kit.commit_one(build), Changed)
+    (ops,) = watched.commits[-1:]
+    assert [op.path for op in ops if isinstance(op, Check) and "/slices/" in op.path] == [
+        paths.slice_("rides", "0"),
+        paths.slice_("rides", "wide"),
+    ]
+    late = kit.build(1)
+    kit.put(segment("late", 1, 2))
+    assert isinstance(kit.commit_one(late), Rejected)

@@ -1,9 +1,10 @@
 """The ledger with 100,000 of everything: what a commit touches, what a window reads, how large nodes become."""
 
 import random
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -17,27 +18,12 @@ from floodmark.ledger import codec, paths
 from floodmark.ledger.store import NODE_BYTES_MAX, Check, Create, Node, Set, Store
 from floodmark.local.zookeeper import ZooKeeperServer
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, segment, zookeeper_store
-from tests.support.memory_store import MemoryStore, Watched
+from tests.support.memory_store import REQUEST_BYTES_MAX, MemoryStore, ReadPaths, Watched, request_bytes
 
 BUCKETS = 100_000
 SEGMENTS = 100_000
 GROUP = 1_000
 DAY = 24
-
-
-@dataclass
-class ReadPaths(Watched):
-    """Remembers which nodes were read."""
-
-    paths: list[str] = field(default_factory=list)
-
-    def read(self, path: str) -> Node | None:
-        self.paths.append(path)
-        return super().read(path)
-
-    def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
-        self.paths += wanted
-        return super().read_many(wanted)
 
 
 @pytest.fixture
@@ -130,6 +116,54 @@ def test_one_windows_fingerprint_reads_only_its_slices(real_store: Store) -> Non
     assert max(len(node.data) for _, node in every_node(real_store)) < NODE_BYTES_MAX
 
 
+@pytest.mark.stack
+@pytest.mark.scenario("I9")
+@pytest.mark.parametrize(
+    ("first_hours", "hours"), [(range(24), 1), (range(0, 24 * 30, 24), 24 * 60)], ids=["day", "wide"]
+)
+def test_100_000_files_in_one_slice_are_registered_read_and_committed(
+    real_store: Store, first_hours: range, hours: int
+) -> None:
+    """In one day, or each over two months and so all of them wide. Figures: docs/adr/0014."""
+    watched = Watched(real_store)
+    kit = Kit(watched)
+    kit.set_up()
+    segments = [
+        segment(f"part-{n:06d}-{n * 7919 % 100_003:08x}.parquet", (h := first_hours[n % len(first_hours)]), h + hours)
+        for n in range(SEGMENTS)
+    ]
+    started_s = time.perf_counter()
+    kit.put(*segments)
+    registered_s = time.perf_counter() - started_s
+    writes = list(watched.commits)
+    assert kit.ledger.registry.header("rides").segment_count == SEGMENTS
+    assert max(map(request_bytes, writes)) < REQUEST_BYTES_MAX // 4, "a write costs what it adds, not what is there"
+    window = Interval(first_hours[-1] * HOUR_MS, (first_hours[-1] + 1) * HOUR_MS)
+    reader = Kit(real_store, seed=2)
+    started_s = time.perf_counter()
+    read = reader.ledger.registry.read_window("rides", window)
+    cold_s = time.perf_counter() - started_s
+    assert read.source.fingerprint == fingerprint(s for s in segments if s.overlaps(window))
+    assert len(read.source.slice_versions) == 2
+    started_s = time.perf_counter()
+    assert reader.ledger.registry.read_window("rides", window).source == read.source
+    warm_s = time.perf_counter() - started_s
+    started_s = time.perf_counter()
+    kit.put(segment("late", first_hours[-1], first_hours[-1] + hours))
+    one_more_s = time.perf_counter() - started_s
+    outdated = replace(kit.build(first_hours[-1]), fingerprint=read.source.fingerprint)
+    assert isinstance(kit.commit_one(outdated), Changed) is False, "the commit sees the file that came last"
+    started_s = time.perf_counter()
+    assert isinstance(kit.append(first_hours[-1], "whole"), Changed)
+    built_s = time.perf_counter() - started_s
+    assert kit.source_differs() == []
+    assert max(len(node.data) for _, node in every_node(real_store)) < NODE_BYTES_MAX // 4
+    print(  # noqa: T201 - pytest -rP shows it
+        f"registering {registered_s:.1f} s, one more {one_more_s * 1000:.0f} ms; "
+        f"the window of {len(read.segments)} files {cold_s * 1000:.0f} ms, again {warm_s * 1000:.0f} ms; reading it and committing {built_s * 1000:.0f} ms"
+    )
+
+
 def test_the_header_of_a_table_stays_small_however_many_slices_its_changes_touch() -> None:
     """Every append reads it, and one too large to write would end all registration. Hourly slices, filled at random."""
     definition = TableDefinition(TABLE.name, TABLE.location, TABLE.time_column, slice_span_ms=HOUR_MS)
@@ -137,7 +171,9 @@ def test_the_header_of_a_table_stays_small_however_many_slices_its_changes_touch
     for batch in range(70):
         starts = [randomness.randrange(20 * 365 * DAY) for _ in range(500)]
         puts = [Put(segment(f"{batch}-{n}", start, start + 8)) for n, start in enumerate(starts)]
-        header = rewritten_header(header, plan(definition.grid, Contents(), puts), Contents())
+        header = rewritten_header(
+            header, plan(definition.grid, Contents(), puts, version=header.version + 1), Contents()
+        )
     assert len(codec.encode_table(header)) < NODE_BYTES_MAX // 4
     assert header.touched_since(header.version - 1), "a cache one change behind still reads only what moved"
     assert header.touched_since(header.version - 60) is None

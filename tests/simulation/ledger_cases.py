@@ -11,11 +11,11 @@ from floodmark.core.errors import InvalidInput
 from floodmark.core.fingerprint import Fingerprint, fingerprint
 from floodmark.core.intervals import Interval
 from floodmark.core.registry import Command, CommandsRefused
-from floodmark.core.segments import segments_in
+from floodmark.core.segments import Slice, segments_in
 from floodmark.core.tables import TableHeader, ViewHeader, ViewStatus
 from floodmark.core.transitions import Build, Decision, Mode, Rejected
 from floodmark.ledger import codec, paths
-from floodmark.ledger.store import Check, Committed, Conflicted, Create, Node, Op, Store
+from floodmark.ledger.store import Check, Committed, Conflicted, Create, Node, Op, Set, Store
 from tests.simulation.explorer import Actor, Nodes
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, segment
 from tests.support.memory_store import MemoryStore, OneByOne
@@ -109,7 +109,12 @@ def warmed(kit: Kit) -> Kit:
     return kit
 
 
-def registrar(name: str, *batches: Sequence[Command], answers_get_lost: bool = False) -> Actor:
+def registrar(
+    name: str,
+    *batches: Sequence[Command],
+    answers_get_lost: bool = False,
+    wrap: Wrap = lambda store: store,
+) -> Actor:
     """Registers one batch after the other. One that is refused changes nothing."""
 
     def run(kit: Kit) -> None:
@@ -119,7 +124,7 @@ def registrar(name: str, *batches: Sequence[Command], answers_get_lost: bool = F
 
     # Seeds differ, so that two registrars never mint the same event id.
     seed = sum(name.encode())
-    return Actor(name, lambda store: warmed(Kit(store, seed=seed)), run, answers_get_lost=answers_get_lost)
+    return Actor(name, lambda store: warmed(Kit(wrap(store), seed=seed)), run, answers_get_lost=answers_get_lost)
 
 
 def marker(name: str, *hours: int, after_events: int, warm: bool = False, answers_get_lost: bool = False) -> Actor:
@@ -191,6 +196,12 @@ def without_checks_of_the_table(store: Store) -> Store:
     return Without(store, lambda op: isinstance(op, Check) and op.path == paths.table(TABLE.name))
 
 
+def without_the_slices_own_node(store: Store) -> Store:
+    """Parts are written, and the node that every commit checks is not. A new part is not listed then either."""
+    prefix = paths.slices(TABLE.name) + "/"
+    return Without(store, lambda op: isinstance(op, Set) and op.path.startswith(prefix) and op.path.count("/") == 5)
+
+
 def without_fence(store: Store) -> Store:
     return Without(store, lambda op: isinstance(op, Check) and op.path.startswith(paths.fences(VIEW.name)))
 
@@ -226,7 +237,8 @@ def _table(data: bytes) -> TableHeader:
 
 @lru_cache(maxsize=10_000)
 def _fingerprint(window: Interval, slices: tuple[bytes, ...]) -> Fingerprint:
-    return fingerprint(segments_in(window, (codec.decode_slice(s, what="slice")[0] for s in slices)).values())
+    listed = (codec.decode_slice_node(s, what="slice").segments for s in slices)
+    return fingerprint(segments_in(window, map(Slice.of, listed)).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +378,7 @@ def _watermark_behind(new: Picture) -> str | None:
 
 def _registry_wrong(end: Picture) -> str | None:
     """Every change has its event, also one whose answer was lost, and none happened twice. Nobody acknowledges here."""
-    path_of = {s.name: s.path for data in end.slices for s in codec.decode_slice(data, what="slice")[0]}
+    path_of = {s.name: s.path for data in end.slices for s in codec.decode_slice_node(data, what="slice").segments}
     if end.table.segment_count != len(path_of) or end.table.version != event_count(end.nodes):
         return "3: the table's header does not agree with its slices and its outbox"
     if len(set(path_of.values())) < len(path_of):

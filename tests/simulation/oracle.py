@@ -86,7 +86,7 @@ class Oracle:
                 if path.startswith(prefix):
                     known = self._slices.get(path)
                     if known is None or known[0] != node.version:
-                        listed, _ = codec.decode_slice(node.data, what=path)
+                        listed = codec.decode_slice_node(node.data, what=path).segments
                         known = self._slices[path] = (node.version, list(listed))
                     found.update({s.name: s for s in known[1]})
             self._segments = found

@@ -9,8 +9,9 @@ from functools import partial
 
 import pytest
 
-from floodmark.core import transitions, watermark
+from floodmark.core import segments, transitions, watermark
 from floodmark.core.buckets import Entry
+from floodmark.core.errors import Unavailable
 from floodmark.core.registry import Command, Draft, Put, Remove
 from floodmark.core.segments import Segment
 from floodmark.core.transitions import Build, Decision, Mode, Source
@@ -31,6 +32,7 @@ from tests.simulation.ledger_cases import (
     without_checks_of_the_table,
     without_fence,
     without_slice_checks,
+    without_the_slices_own_node,
     worker,
 )
 from tests.support.ledger_kit import HOUR_MS, VIEW, Kit, cause, segment
@@ -142,6 +144,65 @@ def test_two_workers_on_one_task_and_a_late_segment_end_right(mode: Mode) -> Non
     assert not report.wrong, report
 
 
+# -- slices in parts -----------------------------------------------------------------------------------------------
+
+
+SECOND_LATE = [Put(segment("second", 0.25, 0.5))]
+LATE_AGAIN = [Put(segment("late", 0.5, 1, crc=2))]
+
+
+@pytest.fixture(params=[200, 100], ids=["split-by-the-change", "split-before"])
+def small_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of two segments, so that the third one splits the slice, or of one, so that it is split at the start."""
+    monkeypatch.setattr(segments, "PART_BYTES_MAX", request.param)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.scenario("I9", "L9", "L10")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "batches",
+    [
+        pytest.param([LATE, SECOND_LATE], id="two-new-parts"),
+        pytest.param([LATE, LATE_AGAIN], id="replaced-in-its-part"),
+        pytest.param([LATE, TAKEN_BACK], id="there-and-back"),
+        pytest.param([LATE, LATE_GROWN], id="from-slice-to-wide"),
+    ],
+)
+def test_a_slice_that_is_split_between_check_and_commit_loses_nothing(
+    mode: Mode, batches: Sequence[Sequence[Command]]
+) -> None:
+    """A part that comes into being, changes or empties is seen by whoever checks the slice (INV-3, INV-4, INV-7)."""
+    start, header = ready_for(mode)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, mode=mode, answers_get_lost=True),
+        registrar("registrar", *batches, answers_get_lost=True),
+        *marks(start, 2),
+        losses_max=1,
+    )
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("I9", "L10")
+def test_two_registrars_that_split_one_slice_list_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each adds a part; nobody's is written over, and wide splits as well."""
+    monkeypatch.setattr(segments, "PART_BYTES_MAX", 100)
+    start, header = ready_for(Mode.APPEND)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0),
+        registrar("registrar", LATE, WIDE, answers_get_lost=True),
+        registrar("other", SECOND_LATE),
+        losses_max=1,
+    )
+    assert report.rules <= {"INV-7: a change is neither marked nor reflected: VALID and different from its source"}, (
+        f"without marks the bucket may stay as it was; nothing else may happen: {report}"
+    )
+
+
 def marked_for_nothing() -> tuple[Nodes, str]:
     """Bucket 0 is STALE, and its source is what it was built from."""
     kit = Kit(MemoryStore())
@@ -227,6 +288,45 @@ def test_control_without_slice_checks_a_bucket_becomes_valid_from_an_old_source(
         LedgerOracle(header.incarnation),
         worker("worker", header.incarnation, 0, mode=mode, wrap=without_slice_checks),
         registrar("registrar", LATE),
+        *marks(start, 1),
+    )
+    must_find(report, "INV-3")
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.scenario("I9", "L10")
+@pytest.mark.parametrize("mode", MODES)
+def test_control_without_the_check_of_the_slices_own_node_a_split_hides_a_change(mode: Mode) -> None:
+    """The new part lists a segment that the bucket was not built from."""
+    start, header = ready_for(mode)
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        worker("worker", header.incarnation, 0, mode=mode, wrap=without_slice_checks),
+        registrar("registrar", LATE, SECOND_LATE),
+        *marks(start, 1),
+    )
+    must_find(report, "INV-3")
+
+
+@pytest.mark.scenario("I9", "L10")
+def test_control_a_part_written_without_its_slice_hides_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version that every commit checks has to move with each part."""
+    monkeypatch.setattr(segments, "PART_BYTES_MAX", 100)
+    start, header = ready_for(Mode.APPEND)
+    builder = worker("worker", header.incarnation, 0)
+
+    def built_if_readable(kit: Kit) -> object:
+        try:
+            return builder.run(kit)
+        except Unavailable:  # a part that is not what its slice says is not used
+            return {}
+
+    report = explored(
+        start,
+        LedgerOracle(header.incarnation),
+        replace(builder, run=built_if_readable),
+        registrar("registrar", [Put(segment("a", 0, 1, crc=2))], wrap=without_the_slices_own_node),
         *marks(start, 1),
     )
     must_find(report, "INV-3")

@@ -160,7 +160,7 @@ def _facts(op: Set | Create) -> dict[str, Any] | None:
     if op.path == paths.view(VIEW.name):
         return {"watermark": codec.decode_view(op.data, what=op.path).watermark_ms}
     if op.path.startswith(f"{paths.slices(VIEW.table)}/"):
-        listed, _ = codec.decode_slice(op.data, what=op.path)
+        listed = codec.decode_slice_node(op.data, what=op.path).segments
         return {"segments": [[s.name, s.crc, s.start_ms, s.last_ms, s.path, s.rows, s.bytes] for s in listed]}
     if op.path.startswith(f"{paths.shards(VIEW.name)}/"):
         entries = codec.decode_shard(op.data, VIEW.grid, what=op.path).entries

@@ -193,6 +193,21 @@ class Watched:
 
 
 @dataclass
+class ReadPaths(Watched):
+    """Remembers which nodes were read."""
+
+    paths: list[str] = field(default_factory=list)
+
+    def read(self, path: str) -> Node | None:
+        self.paths.append(path)
+        return super().read(path)
+
+    def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
+        self.paths += wanted
+        return super().read_many(wanted)
+
+
+@dataclass
 class Faulty(OneByOne, Watched):
     """Follows a script, one word for each commit: `ok`, `lost` (applied, no answer), `gone` (not applied, no answer),
     `away` (refused at once). After the script everything is `ok`. `after_loss` acts before the answer is looked up."""

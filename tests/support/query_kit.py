@@ -224,7 +224,12 @@ def snapshot_of(definition: TableDefinition, segments: Iterable[Segment], *, ver
     timed = [s.interval for s in listed if s.interval is not None]
     extent = Interval(min(i.start_ms for i in timed), max(i.end_ms for i in timed)) if timed else None
     return TableSnapshot(
-        definition, version, {k: Slice(v) for k, v in slices.items()}, dict.fromkeys(slices, 1), 1_000, extent
+        definition,
+        version,
+        {k: Slice.of(v.values()) for k, v in slices.items()},
+        dict.fromkeys(slices, 1),
+        1_000,
+        extent,
     )
 
 

@@ -14,7 +14,7 @@ def at(path: str, name: str, hour: int = 0) -> Segment:
 
 
 def planned(contents: Contents, *commands: Put | Remove) -> Plan:
-    return plan(TABLE.grid, contents, commands)
+    return plan(TABLE.grid, contents, commands, version=1)
 
 
 def after(*batches: list[Put | Remove]) -> Contents:

@@ -10,6 +10,7 @@ A batch is one decision. Changes that are already true fall away, so repeating a
 version. Deciding and rewriting cost what changes, not what is registered.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -17,7 +18,7 @@ from typing import Literal
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
 from floodmark.core.layers import Layered
-from floodmark.core.segments import EMPTY_SLICE, Segment, Slice, SliceGrid
+from floodmark.core.segments import EMPTY_SLICE, Part, Segment, Slice, SliceGrid
 from floodmark.core.tables import RECENT_CHANGES_MAX, RECENT_KEYS_MAX, TableDefinition, TableHeader
 
 
@@ -104,9 +105,13 @@ class Contents:
 
     def with_read(self, slices: Mapping[str, Slice]) -> "Contents":
         """With these slices read again: all in which a segment that changed is or was listed."""
-        before = (self.slices.get(key, EMPTY_SLICE) for key in slices)
-        segments: dict[str, Segment | None] = {s.name: None for listed in before for s in listed}
-        segments |= {s.name: s for listed in slices.values() for s in listed}
+        segments: dict[str, Segment | None] = {}
+        for key, listed in slices.items():
+            before = self.slices.get(key, EMPTY_SLICE)
+            segments |= {s.name: None for part in _differing(before, listed) for s in part.segments.values()}
+        for key, listed in slices.items():
+            before = self.slices.get(key, EMPTY_SLICE)
+            segments |= {s.name: s for part in _differing(listed, before) for s in part.segments.values()}
         return self.with_changed(slices, segments)
 
     def with_changed(self, slices: Mapping[str, Slice], segments: Mapping[str, Segment | None]) -> "Contents":
@@ -117,6 +122,11 @@ class Contents:
         return Contents(
             self.slices.updated(slices), self.by_name.updated(segments), self.name_at.updated({**freed, **taken})
         )
+
+
+def _differing(one: Slice, other: Slice) -> list[Part]:
+    """The parts of one that the other does not have: two readings share what has not been written in between."""
+    return [part for number, part in one.parts.items() if other.parts.get(number) is not part]
 
 
 @dataclass(slots=True)
@@ -181,18 +191,28 @@ class Plan:
         return contents.with_changed(self.slices, {change.name: change.new for change in self.changes})
 
 
-def plan(grid: SliceGrid, contents: Contents, commands: Iterable[Command]) -> Plan:
-    """What these commands change, in their order."""
+def plan(grid: SliceGrid, contents: Contents, commands: Iterable[Command], *, version: int) -> Plan:
+    """What these commands change, in their order, as the registry's next version."""
     changes = _changes(contents, commands)
-    touched: dict[str, dict[str, Segment]] = {}
+    gone, come = defaultdict[str, set[str]](set), defaultdict[str, dict[str, Segment]](dict)
     for change in changes:
         if change.old is not None:
             for key in grid.keys_for_segment(change.old):
-                _open(touched, contents, key).pop(change.old.name, None)
+                gone[key].add(change.name)
         if change.new is not None:
             for key in grid.keys_for_segment(change.new):
-                _open(touched, contents, key)[change.new.name] = change.new
-    return Plan({key: Slice(listed) for key, listed in touched.items()}, changes)
+                come[key][change.name] = change.new
+    touched = dict.fromkeys((*gone, *come))
+    return Plan({key: _slice(contents, key).changed(gone[key], come[key], at=version) for key in touched}, changes)
+
+
+def splitting(contents: Contents, key: str, *, version: int) -> Plan:
+    """A slice from before there were parts, cut into them. What it lists stays as it is."""
+    return Plan({key: _slice(contents, key).changed((), {}, at=version)})
+
+
+def _slice(contents: Contents, key: str) -> Slice:
+    return contents.slices.get(key, EMPTY_SLICE)
 
 
 def _changes(contents: Contents, commands: Iterable[Command]) -> tuple[Change, ...]:
@@ -227,12 +247,6 @@ def _one_of_each(commands: Iterable[Command]) -> dict[str, Command]:
         if said is not command and said != command:
             raise InvalidInput("batch", f"segment {command.name!r} stands twice in one batch, with different content")
     return by_name
-
-
-def _open(touched: dict[str, dict[str, Segment]], contents: Contents, key: str) -> dict[str, Segment]:
-    if key not in touched:
-        touched[key] = dict(contents.slices.get(key, EMPTY_SLICE).segments)
-    return touched[key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,23 @@ one `wide` slice instead, which every window reads as well.
     a         [---]                                     in 0
     b                 [--------]                        in 0 and 1
     c         [------------------------------------     in wide
+
+A slice is cut into parts as it fills:
+
+    up to 48 KiB     one part, number 0, in the slice's own node
+    more             parts 1, 2, ... in nodes of their own; the slice's own node lists which registry version wrote each
+
+A change rewrites the parts it touches and the slice's own node, whose version therefore stands for all of it: whoever
+checks that version checks every part, and that there is no further one. A part that was written at a registry version
+never changes; a list that names the same version means the same part.
+
+New segments go into the last part while it has room, then into the emptiest one, then into a new one. So a slice has as
+many parts as it needed when it was fullest, however many segments come and go.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import chain
 from operator import attrgetter
 
 from floodmark.core.bounds import INT64_MAX, INT64_MIN, SEGMENT_NAME_BYTES_MAX, TIME_MAX_MS, TIME_MIN_MS
@@ -115,23 +128,183 @@ class SliceGrid:
         return range(start_ms // span_ms * span_ms, last_ms + 1, span_ms)
 
 
+# -- slices and their parts ------------------------------------------------------------------------------------------
+
+PART_BYTES_MAX = 48 * 1024
+"""Before compression. One change may touch 16 slices, 8 that list a segment and 8 that list where it has moved to, and
+all of it must fit into one write."""
+SEGMENT_OVERHEAD_BYTES = 64
+"""The numbers of a segment take no more than this."""
+
+
+@dataclass(slots=True)
+class Part:
+    """Some segments of a slice, by name. Never changed."""
+
+    segments: Mapping[str, Segment]
+    at: int = field(default=0, compare=False)
+    """The registry version that wrote it."""
+    _weight: int = field(default=-1, compare=False, repr=False)
+    _reach: tuple[int, int] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it has before compression, and never fewer."""
+        if self._weight < 0:
+            self._weight = sum(map(weight_of, self.segments.values()))
+        return self._weight
+
+    @property
+    def end_ms(self) -> int:
+        """The end of the data it lists, as far as it has times."""
+        lasts_ms = [s.last_ms for s in self.segments.values() if s.last_ms is not None]
+        return max(lasts_ms, default=TIME_MIN_MS) + 1
+
+    def overlapping(self, window: Interval) -> Iterator[Segment]:
+        if self._reach is None:
+            self._reach = _reach(self.segments.values())
+        start_ms, last_ms = self._reach
+        if start_ms < window.end_ms and window.start_ms <= last_ms:
+            return (s for s in self.segments.values() if s.overlaps(window))
+        return iter(())
+
+
+_ALWAYS = -(2**63), 2**63
+
+
+def _reach(segments: Collection[Segment]) -> tuple[int, int]:
+    """The first and the last instant that any of them may have rows of."""
+    starts_ms = [s.start_ms for s in segments if s.start_ms is not None]
+    lasts_ms = [s.last_ms for s in segments if s.last_ms is not None]
+    return (min(starts_ms), max(lasts_ms)) if segments and len(starts_ms) == len(segments) else _ALWAYS
+
+
+def weight_of(segment: Segment) -> int:
+    return SEGMENT_OVERHEAD_BYTES + sum(map(_bytes, (segment.name, segment.path, segment.stamp)))
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The segments one slice lists, by name."""
+    """The segments one slice lists, in parts by number. Part 0 is in the slice's own node, and then the only one."""
 
-    segments: dict[str, Segment]
+    parts: Mapping[int, Part] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, segments: Iterable[Segment]) -> "Slice":
-        return cls({s.name: s for s in segments})
+    def of(cls, segments: Iterable[Segment], *, at: int = 0) -> "Slice":
+        return cls({0: Part({s.name: s for s in segments}, at)})
+
+    @property
+    def is_split(self) -> bool:
+        return bool(self.parts) and 0 not in self.parts
+
+    @property
+    def segments(self) -> dict[str, Segment]:
+        return {s.name: s for s in self}
+
+    @property
+    def end_ms(self) -> int:
+        return max((part.end_ms for part in self.parts.values()), default=TIME_MIN_MS + 1)
 
     def __iter__(self) -> Iterator[Segment]:
-        return iter(self.segments.values())
+        return chain.from_iterable(part.segments.values() for part in self.parts.values())
+
+    def overlapping(self, window: Interval) -> Iterator[Segment]:
+        return chain.from_iterable(part.overlapping(window) for part in self.parts.values())
+
+    @property
+    def is_oversized(self) -> bool:
+        """It was written before there were parts, and has to be cut before it can be changed cheaply."""
+        return any(part.weight > PART_BYTES_MAX and len(part.segments) > 1 for part in self.parts.values())
+
+    def changed(self, gone: Collection[str], come: Mapping[str, Segment], *, at: int) -> "Slice":
+        """Without the segments that go, with those that come. Every part that differs is written `at` this version."""
+        draft = _Draft(dict(self.parts) if self.is_split else {number + 1: p for number, p in self.parts.items()})
+        if not self.is_split:
+            draft.open(1)  # wherever it ends up, it is written again
+        draft.take_out(gone, come)
+        draft.put(s for name, s in come.items() if name not in draft.placed)
+        written = {number: Part(segments, at) for number, segments in draft.changed.items()}
+        if not self.is_split and written.keys() == {1}:
+            return Slice({0: written[1]})
+        return Slice({**draft.parts, **written})
 
 
-EMPTY_SLICE = Slice({})
+EMPTY_SLICE = Slice.of(())
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The parts of a slice while segments go and come."""
+
+    parts: dict[int, Part]
+    changed: dict[int, dict[str, Segment]] = field(default_factory=dict)
+    placed: set[str] = field(default_factory=set)
+    _weights: dict[int, int] = field(default_factory=dict)
+
+    def segments_of(self, number: int) -> Mapping[str, Segment]:
+        if number in self.changed:
+            return self.changed[number]
+        return self.parts[number].segments if number in self.parts else {}
+
+    def open(self, number: int) -> dict[str, Segment]:
+        if number not in self.changed:
+            self.changed[number] = dict(self.segments_of(number))
+            self.parts.setdefault(number, Part({}))
+        return self.changed[number]
+
+    def weight(self, number: int) -> int:
+        if number not in self._weights:
+            self._weights[number] = self.parts[number].weight
+        return self._weights[number]
+
+    def take_out(self, gone: Collection[str], come: Mapping[str, Segment]) -> None:
+        """What goes. What is replaced stays in its part; what has no room there any more is put elsewhere."""
+        for number, part in list(self.parts.items()):
+            for name in [name for name in gone if name in part.segments]:
+                weight = self.weight(number) - weight_of(self.open(number)[name])
+                if (segment := come.get(name)) is not None:
+                    self.open(number)[name] = segment
+                    self.placed.add(name)
+                    weight += weight_of(segment)
+                else:
+                    del self.open(number)[name]
+                self._weights[number] = weight
+        for number in list(self.changed):
+            self._cut(number)
+
+    def _cut(self, number: int) -> None:
+        """Take out what is too much. A slice from before there were parts may be large."""
+        kept, excess = self.changed[number], list[Segment]()
+        while self.weight(number) > PART_BYTES_MAX and len(kept) > 1:
+            _, segment = kept.popitem()
+            self._weights[number] -= weight_of(segment)
+            excess.append(segment)
+        self.put(reversed(excess))
+
+    def put(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            weight = weight_of(segment)
+            number = self._with_room(weight)
+            before = self.weight(number) if number in self.parts else 0
+            self.open(number)[segment.name] = segment
+            self._weights[number] = before + weight
+
+    def _with_room(self, weight: int) -> int:
+        """The last part, else the emptiest if it is less than half full, else a new one."""
+        last = max(self.parts, default=0)
+        if last and self._has_room(last, weight, PART_BYTES_MAX):
+            return last
+        emptiest = min(self.parts, key=self.weight, default=0)
+        return emptiest if emptiest and self._has_room(emptiest, weight, PART_BYTES_MAX // 2) else last + 1
+
+    def _has_room(self, number: int, weight: int, bytes_max: int) -> bool:
+        return self.weight(number) == 0 or self.weight(number) + weight <= bytes_max
 
 
 def segments_in(window: Interval, slices: Iterable[Slice]) -> dict[str, Segment]:
     """The source of a window: each overlapping segment once, however many slices list it."""
-    return {s.name: s for listed in slices for s in listed if s.overlaps(window)}
+    return {s.name: s for listed in slices for s in listed.overlapping(window)}

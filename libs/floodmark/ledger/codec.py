@@ -6,6 +6,7 @@ lose a change.
 
     format 1    the entry of a bucket is a map of short field names
     format 2    it is a row, which takes half as long to write, and a shard is not compressed beyond its blocks
+    format 3    a slice of the registry may be split into parts
 
 A shard is written in blocks of 16 buckets, each a node of its own inside the shard's, so that a commit encodes the
 blocks it changed and passes the others on. Consecutive buckets of a block with equal entries, such as an empty stretch,
@@ -14,6 +15,7 @@ are stored once with a run length.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,15 +26,15 @@ from floodmark.core.errors import InvalidInput
 from floodmark.core.fingerprint import Fingerprint
 from floodmark.core.intervals import Interval
 from floodmark.core.registry import Event, ReportedChange
-from floodmark.core.segments import Segment, Slice
+from floodmark.core.segments import Part, Segment, Slice
 from floodmark.core.tables import CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader, ViewStatus
 
-FORMAT = 2
+FORMAT = 3
 BUCKETS_PER_BLOCK = 16
 _PLAIN_BYTES_MAX = 64 * 1024 * 1024
 _STATES = {"V": State.VALID, "S": State.STALE}
 _VALID = State.VALID
-_FORMAT_BYTE = bytes([FORMAT])
+_FORMAT_BYTE = b"\x02"
 T = TypeVar("T")
 
 
@@ -49,8 +51,8 @@ _packed = msgspec.msgpack.Encoder(enc_hook=dict).encode  # the hook is for mappi
 _unpacked = msgspec.msgpack.Decoder().decode
 
 
-def pack(value: object) -> bytes:
-    return _FORMAT_BYTE + _tools.compressor.compress(_packed(value))
+def pack(value: object, *, format_: int = 2) -> bytes:
+    return bytes([format_]) + _tools.compressor.compress(_packed(value))
 
 
 def unpack(data: bytes, *, what: str, compressed: bool = True) -> Any:
@@ -79,15 +81,41 @@ def decoding(what: str, build: Callable[[], T]) -> T:
 # -- registry ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class SliceNode:
+    """What the node of a slice, or of one of its parts, says."""
+
+    at: int
+    """The registry version of its last change: a reader sees whether it is newer than its header."""
+    segments: tuple[Segment, ...]
+    parts: Mapping[int, int] | None
+    """Of a slice that is split: the version that wrote each of its parts, by number. They have the segments."""
+
+
 def encode_slice(listed: Slice, changed_at_version: int) -> bytes:
-    """A slice and the registry version of its last change: a reader sees whether it is newer than its header."""
+    """The slice's own node: its segments or, once it is split, its parts."""
+    if not listed.is_split:
+        return encode_part(Part(listed.segments, changed_at_version))
+    # A reader from before there were parts must refuse it: it would take the slice for an empty one.
+    parts = [[number, part.at] for number, part in sorted(listed.parts.items())]
+    return pack({"at": changed_at_version, "parts": parts}, format_=3)
+
+
+def encode_part(part: Part) -> bytes:
+    listed = part.segments.values()
     rows = [[s.name, s.crc, s.start_ms, s.last_ms, s.path, s.rows, s.bytes, s.stamp, s.timeless_rows] for s in listed]
-    return pack({"at": changed_at_version, "segments": rows})
+    return pack({"at": part.at, "segments": rows})
 
 
-def decode_slice(data: bytes, *, what: str) -> tuple[Slice, int]:
+def decode_slice_node(data: bytes, *, what: str) -> SliceNode:
     raw = unpack(data, what=what)
-    return decoding(what, lambda: (Slice.of(Segment(*row[:9]) for row in raw["segments"]), int(raw["at"])))
+
+    def build() -> SliceNode:
+        parts = {int(number): int(at) for number, at in raw["parts"]} if "parts" in raw else None
+        segments = () if parts is not None else tuple(Segment(*row[:9]) for row in raw["segments"])
+        return SliceNode(int(raw["at"]), segments, parts)
+
+    return decoding(what, build)
 
 
 def encode_table(header: TableHeader) -> bytes:

@@ -18,6 +18,7 @@ from floodmark.core.tables import ViewHeader
 from floodmark.ledger import codec, paths
 from floodmark.ledger.exchange import run_part
 from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.slices import Slices
 
 Document = dict[str, Any]
 
@@ -140,14 +141,12 @@ def _live_source(ledger: Ledger, header: ViewHeader, start_ms: int) -> tuple[Fin
     """Read here and not through the registry, which creates the slices it does not find."""
     table, window = header.definition.table, header.definition.grid.window(start_ms)
     keys = ledger.registry.header(table).definition.grid.keys_for_window(window)
-    nodes = dict(zip(keys, ledger.store.read_many([paths.slice_(table, key) for key in keys]), strict=True))
-    found = {key: node for key, node in nodes.items() if node is not None}
-    slices = [codec.decode_slice(node.data, what=paths.slice_(table, key))[0] for key, node in found.items()]
-    segments = segments_in(window, slices)
+    found = Slices(ledger.store).read(table, keys)
+    segments = segments_in(window, (seen.listed for seen in found.values()))
     live = fingerprint(segments.values())
     return live, {
         "fingerprint": {"count": live.count, "hash": str(live.hash)},
-        "slice_versions": {key: node.version for key, node in found.items()},
+        "slice_versions": {key: seen.node_version for key, seen in found.items()},
         "segments": [_segment(s) for s in sorted(segments.values(), key=lambda s: s.name)],
     }
 

@@ -25,6 +25,10 @@ def slice_(name: str, key: str) -> str:
     return f"{slices(name)}/{key}"
 
 
+def part(name: str, key: str, number: int) -> str:
+    return f"{slice_(name, key)}/{number}"
+
+
 def outbox(name: str) -> str:
     return f"{table(name)}/outbox"
 

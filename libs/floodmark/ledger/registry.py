@@ -6,10 +6,9 @@ Reads:   one window reads only the slices it touches; the whole registry is cach
          header, which names the slices that moved. A cache whose header has not moved is current.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from floodmark.core.bounds import TIME_MIN_MS
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.fingerprint import fingerprint
 from floodmark.core.intervals import Interval
@@ -26,6 +25,7 @@ from floodmark.core.registry import (
     plan,
     rewritten_header,
     settled,
+    splitting,
 )
 from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
 from floodmark.core.tables import RETENTION, TableDefinition, TableHeader
@@ -34,7 +34,8 @@ from floodmark.ledger import codec, paths
 from floodmark.ledger.condemned import refuse_condemned
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
 from floodmark.ledger.halving import halved
-from floodmark.ledger.store import Committed, Conflicted, Create, Delete, Node, Op, Set
+from floodmark.ledger.slices import SeenSlice, Slices
+from floodmark.ledger.store import ANY_VERSION, Committed, Conflicted, Create, Delete, Op, Set, TooLarge
 
 COMMANDS_PER_WRITE_MAX = 500
 SNAPSHOT_TRIES_MAX = 32
@@ -84,6 +85,7 @@ class Registry:
         self._engine = engine
         self._store = engine.store
         self._budgets = budgets
+        self._slices = Slices(engine.store)
         self._snapshots: dict[str, Snapshot] = {}
         self._definitions: dict[str, TableDefinition] = {}
         self._ends: dict[tuple[str, str], tuple[int, int]] = {}
@@ -173,8 +175,13 @@ class Registry:
             name = f"register {len(part)} segments of {table}"
             return self._engine.run(name, self._budgets.critical, lambda: self._attempt(table, chunk))
 
+        def alone(command: Command, error: TooLarge) -> Outcome[Registered]:
+            if not self._split_oversized(table, command):
+                raise error
+            return write([command])
+
         for n in range(0, len(listed), COMMANDS_PER_WRITE_MAX):
-            for outcome in halved(listed[n : n + COMMANDS_PER_WRITE_MAX], write):
+            for outcome in halved(listed[n : n + COMMANDS_PER_WRITE_MAX], write, alone=alone):
                 outcomes.append(outcome)  # one by one: the next write looks whether there was one before
         return outcomes
 
@@ -199,12 +206,35 @@ class Registry:
         decided = replace(snapshot, header=replace(snapshot.header, definition=definition))
         return self._write(table, decided, planned, chunk)
 
+    def _split_oversized(self, table: str, command: Command) -> bool:
+        """Cut the slices that a command touches and that were full before there were parts, each in its own write.
+
+        Together they may be more than one write holds. Nothing that is registered changes, so there is no event, but
+        there is a new version: whoever knows the slices as they were has to read them again.
+        """
+
+        def attempt() -> Done[bool] | Write[bool]:
+            snapshot = self.snapshot(table)
+            chunk = _Chunk([command], "", trusting=False)
+            planned = chunk.planned(snapshot)
+            large = [] if isinstance(planned, CommandsRefused) else planned.slices
+            key = next((key for key in large if snapshot.slices.get(key, EMPTY_SLICE).is_oversized), None)
+            if key is None:
+                return Done(result=False)
+            cut = splitting(snapshot.contents, key, version=snapshot.header.version + 1)
+            write = self._write(table, snapshot, cut, chunk)
+            return Write(write.ops, result=True, on_committed=write.on_committed)
+
+        is_cut = False
+        while self._engine.run(f"split a slice of {table}", self._budgets.critical, attempt).result:
+            is_cut = True
+        return is_cut
+
     def removal(self, table: str, snapshot: Snapshot, names: Iterable[str], *, trace_id: str) -> Write[Registered]:
         """What forgetting these segments writes, for an operation that has more to put into the same multi."""
         chunk = _Chunk([Remove(name, trace_id) for name in names], trace_id, trusting=False)
-        return self._write(
-            table, snapshot, plan(snapshot.header.definition.grid, snapshot.contents, chunk.commands), chunk
-        )
+        grid, version = snapshot.header.definition.grid, snapshot.header.version + 1
+        return self._write(table, snapshot, plan(grid, snapshot.contents, chunk.commands, version=version), chunk)
 
     def _write(self, table: str, snapshot: Snapshot, planned: Plan, chunk: "_Chunk") -> Write[Registered]:
         contents = planned.applied_to(snapshot.contents)
@@ -213,14 +243,17 @@ class Registry:
         versions = self._node_versions(table, snapshot, planned.slices, chunk)
         ops: list[Op] = [Set(paths.table(table), codec.encode_table(header), snapshot.header_node_version)]
         for key, listed in planned.slices.items():
-            path, data, version = paths.slice_(table, key), codec.encode_slice(listed, header.version), versions[key]
-            ops.append(Create(path, data) if version is None else Set(path, data, version))
-        ops.append(Create(paths.outbox_event(table, header.version), codec.encode_event(event)))
+            ops += _slice_ops(table, key, listed, versions[key], before=snapshot.slices.get(key), at=header.version)
+        if planned.changes:
+            ops.append(Create(paths.outbox_event(table, header.version), codec.encode_event(event)))
 
         def keep(committed: Committed) -> None:
             """What was written need not be read: whatever is decided on it next checks the header's version."""
-            node_version, *slice_versions = (version for version in committed.versions if version is not None)
-            changed = dict(zip(planned.slices, slice_versions, strict=False))
+            # Another operation may have put more behind these.
+            left = {op.path: version for op, version in zip(ops, committed.versions, strict=False)}
+            changed = {key: left[paths.slice_(table, key)] for key in planned.slices}
+            node_version = left[paths.table(table)]
+            assert node_version is not None, "the header was set"
             self._snapshots[table] = Snapshot(
                 header, node_version, contents, snapshot.slice_node_versions.updated(changed)
             )
@@ -259,17 +292,15 @@ class Registry:
         """
         grid = self.definition(table).grid
         keys = list(dict.fromkeys(key for window in windows for key in grid.keys_for_window(window)))
-        nodes = dict(zip(keys, self._read_or_create(table, keys), strict=True))
-        slices = {key: codec.decode_slice(node.data, what=paths.slice_(table, key))[0] for key, node in nodes.items()}
-        for key, listed in slices.items():
-            lasts_ms = [s.last_ms for s in listed if s.last_ms is not None]
-            self._ends[table, key] = nodes[key].version, max(lasts_ms, default=TIME_MIN_MS) + 1
+        seen = self._read_or_create(table, keys)
+        for key, found in seen.items():
+            self._ends[table, key] = found.node_version, found.listed.end_ms
         sources = []
         versions: dict[tuple[str, ...], dict[str, int]] = {}  # neighbours touch the same slices and share what says so
         for window in windows:
             touched = tuple(grid.keys_for_window(window))
-            segments = segments_in(window, (slices[key] for key in touched))
-            read_at = versions.setdefault(touched, {key: nodes[key].version for key in touched})
+            segments = segments_in(window, (seen[key].listed for key in touched))
+            read_at = versions.setdefault(touched, {key: seen[key].node_version for key in touched})
             sources.append(WindowSource(window, segments, Source(fingerprint(segments.values()), read_at)))
         return sources
 
@@ -305,25 +336,18 @@ class Registry:
         self, table: str, known: Snapshot, header: TableHeader, node_version: int, touched: Iterable[str]
     ) -> Snapshot | None:
         """The snapshot at this header. None when a slice is already newer than the header: read again."""
-        keys = sorted(touched)
-        slices: dict[str, Slice] = {}
-        versions: dict[str, int] = {}
-        nodes = self._store.read_many([paths.slice_(table, key) for key in keys])
-        for key, node in zip(keys, nodes, strict=True):
-            if node is None:
-                continue
-            slices[key], changed_at = codec.decode_slice(node.data, what=paths.slice_(table, key))
-            versions[key] = node.version
-            if changed_at > header.version:
-                return None
-        contents = known.contents.with_read(slices)
+        seen = self._slices.read(table, sorted(touched), known=known.slices)
+        if any(found.at > header.version for found in seen.values()):
+            return None
+        contents = known.contents.with_read({key: found.listed for key, found in seen.items()})
+        versions = {key: found.node_version for key, found in seen.items()}
         return Snapshot(header, node_version, contents, known.slice_node_versions.updated(versions))
 
-    def _read_or_create(self, table: str, keys: Sequence[str]) -> list[Node]:
-        nodes = self._store.read_many([paths.slice_(table, key) for key in keys])
-        absent = [key for key, node in zip(keys, nodes, strict=True) if node is None]
+    def _read_or_create(self, table: str, keys: Sequence[str]) -> dict[str, SeenSlice]:
+        seen = self._slices.read(table, keys)
+        absent = [key for key in keys if key not in seen]
         if not absent:
-            return [node for node in nodes if node is not None]
+            return seen
         for key in absent:
             self._create_empty(table, key)
         return self._read_or_create(table, keys)
@@ -366,6 +390,19 @@ class Registry:
         assert isinstance(answer, Committed | Conflicted)
 
 
+def _slice_ops(
+    table: str, key: str, listed: Slice, version: int | None, *, before: Slice | None, at: int
+) -> Iterator[Op]:
+    """Write a slice and the parts that change. The version of its own node guards all of them."""
+    path, data = paths.slice_(table, key), codec.encode_slice(listed, at)
+    yield Create(path, data) if version is None else Set(path, data, version)
+    standing = before.parts.keys() if before is not None else ()
+    for number, part in listed.parts.items() if listed.is_split else ():
+        if part.at == at:
+            place, data = paths.part(table, key, number), codec.encode_part(part)
+            yield Set(place, data, ANY_VERSION) if number in standing else Create(place, data)
+
+
 @dataclass(slots=True)
 class _Chunk:
     """Commands for one write, and how far it is."""
@@ -383,6 +420,7 @@ class _Chunk:
 
     def planned(self, snapshot: Snapshot) -> Plan | CommandsRefused:
         try:
-            return plan(snapshot.header.definition.grid, snapshot.contents, self.commands)
+            version = snapshot.header.version + 1
+            return plan(snapshot.header.definition.grid, snapshot.contents, self.commands, version=version)
         except CommandsRefused as refusal:
             return refusal
