@@ -33,6 +33,7 @@ from floodmark.sql.statements import (
     CreateTable,
     CreateView,
     Describe,
+    DropTable,
     DropView,
     PauseView,
     RefreshView,
@@ -101,6 +102,13 @@ class Commands:
         header = alter_table(self.ledger, asked.name, asked.properties)
         properties = ", ".join(f"{k} = {v}" for k, v in sorted(header.definition.properties.items())) or "none"
         return done(f"table {asked.name} has the properties: {properties}")
+
+    def drop_table(self, asked: DropTable) -> pa.Table:
+        if not self.ledger.dropping.drop(asked.name):
+            if asked.if_exists:
+                return done(f"there is no table {asked.name}; nothing was changed")
+            raise InvalidInput("unknown-table", f"there is no table {asked.name!r}; SHOW TABLES lists them")
+        return done(f"table {asked.name} is dropped; its files are where they were")
 
     # -- views -----------------------------------------------------------------------------------------------------
 
@@ -259,6 +267,7 @@ def _why(start_ms: int, entry: Entry) -> tuple[Any, ...]:
 _HANDLERS: dict[type, Callable[[Commands, Any], pa.Table]] = {
     CreateTable: Commands.create_table,
     AlterTable: Commands.alter_table,
+    DropTable: Commands.drop_table,
     CreateView: Commands.create_view,
     RefreshView: Commands.refresh,
     PauseView: Commands.pause,

@@ -69,6 +69,7 @@ class Scanner:
     directories: set[str] = field(default_factory=set)
     """Where the last scan of all looked, as far as it was in local directories."""
     _seen: dict[str, _Sightings] = field(default_factory=dict)
+    _generations: dict[str, int] = field(default_factory=dict)
     _troubles: dict[str, str] = field(default_factory=dict)
 
     def scan_all(self) -> int:
@@ -79,7 +80,8 @@ class Scanner:
             try:
                 announced += self.scan(table)
             except (InvalidInput, Unavailable) as error:
-                self._complain(table, str(error))
+                if not (isinstance(error, InvalidInput) and error.rule == "unknown-table"):  # dropped just now
+                    self._complain(table, str(error))
             else:
                 self._troubles.pop(table, None)
         return announced
@@ -90,6 +92,10 @@ class Scanner:
         if definition.properties.get("scan", "true") != "true":
             return 0
         lake = Lake(definition.location)
+        if self._generations.setdefault(table, definition.generation) != definition.generation:
+            # Another table of this name: what was seen of the one before is nothing to it.
+            self._generations[table] = definition.generation
+            self._seen.pop(table, None)
         by_path = {s.path: s for s in snapshot.by_name.values()}
         # Read between the registry and the files: what left the registry before is on it, or its file is gone already.
         condemned = self.ledger.retention.condemned_paths(table) if RETENTION in definition.properties else set()

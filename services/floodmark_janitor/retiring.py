@@ -40,11 +40,14 @@ class Retirer:
         kept_ms = retention_ms(definition)
         if kept_ms is None:
             return
-        self._retire(definition.name, before_ms=self.clock.now_ms() - kept_ms)
+        self._retire(definition, before_ms=self.clock.now_ms() - kept_ms)
         self._delete_condemned(definition)
 
-    def _retire(self, table: str, *, before_ms: int) -> None:
-        while retired := self.ledger.retention.retire(table, before_ms=before_ms, batch_max=self.batch_max):
+    def _retire(self, definition: TableDefinition, *, before_ms: int) -> None:
+        table, generation = definition.name, definition.generation
+        while retired := self.ledger.retention.retire(
+            table, before_ms=before_ms, batch_max=self.batch_max, generation=generation
+        ):
             assert retired.event is not None, "what was retired has changed the registry"
             self.books.retired(table, len(retired.changes))
             log.info(
@@ -64,7 +67,10 @@ class Retirer:
             return
         self.ledger.store.sync()
         holds = self.ledger.holds.all(table)
-        registered = {s.path for s in self.ledger.registry.snapshot(table).by_name.values()}
+        snapshot = self.ledger.registry.snapshot(table)
+        if snapshot.header.definition.generation != definition.generation:
+            return  # what is condemned may be another table's, whose files lie elsewhere
+        registered = {s.path for s in snapshot.by_name.values()}
         kept = 0
         for condemnation in condemned:
             held = bool(seeing(holds, condemnation.version))

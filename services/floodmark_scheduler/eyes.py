@@ -208,6 +208,8 @@ class Eyes:
         if node is None:
             return
         try:
-            self.tables[table] = codec.decode_table(node.data, what=paths.table(table))
+            header = codec.decode_table(node.data, what=paths.table(table))
+            if not header.dropped:
+                self.tables[table] = header
         except InvalidInput as error:
             log.error("table_not_readable", table=table, error=str(error))  # noqa: TRY400 - the sentence says it all

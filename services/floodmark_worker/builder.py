@@ -81,6 +81,11 @@ def run(tools: Tools, batch: Batch) -> None:
         for attempt in attempts.values():
             attempt.delivery.retry(error)
     except InvalidInput as error:
+        if error.rule == "unknown-table":  # dropped meanwhile, after the view: the next look finds that out
+            again = Unavailable(str(error))
+            for attempt in attempts.values():
+                attempt.delivery.retry(again)
+            return
         # The ledger's own data on this view is damaged. When it is mended, the scheduler asks again.
         for attempt in attempts.values():
             attempt.delivery.refuse(error)

@@ -136,7 +136,27 @@ def test_properties_of_a_table_are_altered_and_nothing_else_is(rides: Rides) -> 
     other.await_registered()
     assert refusal(rides, "ALTER TABLE {t} ADD COLUMN x INT")[0] == "alter-table"
     assert refusal(rides, "ALTER TABLE {t} SET TBLPROPERTIES ('retention' = '1d')")[0] == "alter-table"
-    assert refusal(rides, "DROP TABLE {t}")[0] == "drop-table"
+
+
+def test_a_table_is_dropped_once_no_view_uses_it_and_its_files_stay(rides: Rides) -> None:
+    """And a table of the same name over the same files has their rows again, found by the scanner at once."""
+    other = Rides(rides.broker)
+    other.await_registered()
+    other.ask("CREATE MATERIALIZED VIEW {t}_v TBLPROPERTIES ('bucket' = '1h') AS SELECT count(*) AS n FROM {t}")
+    rule, reason = refusal(other, "DROP TABLE {t}")
+    assert rule == "table-in-use"
+    assert f"{other.name}_v" in reason
+    rows = other.ask("SELECT count(*) FROM {t}").rows()
+    other.ask("DROP MATERIALIZED VIEW {t}_v")
+    files = sorted(Path(other.location).iterdir())
+    other.ask("DROP TABLE {t}")
+    assert sorted(Path(other.location).iterdir()) == files
+    assert refusal(other, "DROP TABLE {t}")[0] == "unknown-table"
+    other.ask("DROP TABLE IF EXISTS {t}")
+    assert refusal(other, "SELECT count(*) FROM {t}")[0] == "unknown-table"
+    other.define()
+    other.await_registered()
+    assert other.ask("SELECT count(*) FROM {t}").rows() == rows
 
 
 def test_columns_that_the_files_do_not_have_are_refused(rides: Rides, tmp_path: Path) -> None:

@@ -160,3 +160,18 @@ def test_a_retention_is_defined_and_an_overlap_refused_by_its_rule(cli: Cli, kit
     assert refused.exit_code == 1
     assert refused.stderr.startswith("error: location-overlap: view 'hourly' at ")
     assert cli("table", "create", "bad", "--location", "bad", *table, "--retention", "soon").exit_code == 1
+
+
+def test_a_table_is_dropped_once_no_view_uses_it(cli: Cli, kit: Kit, tmp_path: Path) -> None:
+    """Its files stay; what stands in the way is named."""
+    write_parquet(tmp_path / "lake" / "a.parquet", 1, 2)
+    done(cli("table", "create", "rides", "--location", "lake", "--time-column", "event_time"))
+    done(cli("view", "create", "hourly", "--table", "rides", "--bucket", "1h", "--select", SELECT, "--location", "v"))
+    refused = cli("table", "drop", "rides")
+    assert refused.exit_code == 1
+    assert "table-in-use: table 'rides' is used by view hourly" in refused.stderr
+    done(cli("view", "drop", "hourly"))
+    assert done(cli("table", "drop", "rides")) == "table rides is dropped; its files are where they were\n"
+    assert kit.ledger.registry.tables() == []
+    assert (tmp_path / "lake" / "a.parquet").exists()
+    assert "unknown-table" in cli("table", "drop", "rides").stderr

@@ -132,10 +132,13 @@ class Rides:
     def __post_init__(self) -> None:
         self.location = self.broker.system.lake / self.name
         self.location.mkdir(parents=True)
+        self.write("first", 0, 1)
+        self.define()
+
+    def define(self) -> None:
         properties = f"'time_column' = 'event_time', 'scan' = '{str(self.scan).lower()}'"
         columns = "event_time TIMESTAMP, city STRING, rider BIGINT, fare DOUBLE, cents BIGINT"
         columns += ", price DECIMAL(12, 2), big BIGINT, booked TIMESTAMP"
-        self.write("first", 0, 1)
         self.ask(
             f"CREATE TABLE {{t}} ({columns}) USING parquet LOCATION '{self.location}' TBLPROPERTIES ({properties})"
         )

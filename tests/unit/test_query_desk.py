@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 from floodmark.core.buckets import Cause, State
 from floodmark.core.errors import Unavailable
@@ -431,6 +432,55 @@ def test_a_damaged_table_is_no_reason_to_neglect_the_others(place: Place) -> Non
     place.kit.clock.ms += TURN_MS
     place.desk.tend()
     assert held(place) == [place.kit.clock.now_ms()]
+
+
+def test_a_dropped_table_is_unknown_and_no_longer_tended(place: Place) -> None:
+    place.plan()
+    place.kit.ledger.views.drop(VIEW.name)
+    place.kit.ledger.dropping.drop("rides")
+    with capture_logs() as logs:
+        place.desk.tend()
+        place.desk.tend()
+    assert logs == []
+    with place.desk.reading(["rides"], Strict()) as reading:
+        assert reading.tables == ()
+
+
+@pytest.mark.parametrize("tended", [False, True])
+def test_a_table_created_again_is_read_as_what_it_is_now_under_a_hold_of_its_own(place: Place, *, tended: bool) -> None:
+    """Whatever was known of the old one: its files, its columns, the answer for queries that accept older versions."""
+    bounded = Bounded(10_000)
+    place.plan(bounded)
+    place.kit.ledger.views.drop(VIEW.name)
+    place.kit.ledger.dropping.drop("rides")
+    again = replace(TABLE, location="/lake/elsewhere", columns=(("event_time", "timestamp[us, tz=UTC]"),))
+    place.kit.ledger.registry.create_table(again)
+    place.kit.put(segment("new", 0, 1, timeless_rows=0))
+    place.kit.clock.ms += 20_000
+    if tended:
+        place.desk.tend()
+    for freshness in (Strict(), bounded):
+        made = place.plan(freshness)
+        assert [(source.location, [f.path for f in source.files]) for source in made.sources] == [
+            ("/lake/elsewhere", ["new.parquet"])
+        ]
+    (hold,) = place.kit.ledger.holds.all("rides")
+    assert hold.registry_version >= place.kit.ledger.registry.header("rides").version
+
+
+def test_a_view_of_the_old_table_that_is_still_pictured_serves_nothing_of_the_new(place: Place) -> None:
+    """The watch that tells of the drops is late; the slices have the same versions, and are others."""
+    place.plan()
+    seen = place.pictures.of("rides")
+    place.kit.ledger.views.drop(VIEW.name)
+    place.kit.ledger.dropping.drop("rides")
+    columns = (("event_time", "timestamp[us, tz=UTC]"), ("n", "int64"))
+    place.kit.ledger.registry.create_table(replace(TABLE, columns=columns))
+    for hour in range(6):
+        place.kit.put(segment(f"other{hour}", hour, hour + 1, crc=9, timeless_rows=0))
+    with place.desk.reading(["rides"], Strict()) as reading:
+        made = plan(COUNT, tables=reading.tables, views=seen, freshness=Strict(), now_ms=reading.at_ms)
+    assert made.receipt.view is None
 
 
 def test_a_table_defined_before_its_first_file_has_the_columns_of_its_files(tmp_path: Path) -> None:

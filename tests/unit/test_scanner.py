@@ -85,6 +85,24 @@ def test_what_is_new_changed_or_gone_is_announced_and_then_is_no_news(watch: Wat
     assert watch.scan() == []
 
 
+def test_a_table_that_was_dropped_and_created_again_is_scanned_afresh(watch: Watch) -> None:
+    """What was announced for the old one says nothing of the new one; and a dropped one is no trouble."""
+    write_parquet(watch.location / "a.parquet", 1, 2)
+    assert watch.scan() == [("add", "a.parquet")]
+    watch.register()
+    assert watch.scan() == []
+    watch.ledger.dropping.drop("rides")
+    with capture_logs() as logs:
+        assert watch.scan() == []
+    assert logs == []
+    watch.define("rides", watch.location)
+    assert watch.scan() == [("add", "a.parquet")]
+    watch.sent.clear()
+    watch.ledger.dropping.drop("rides")
+    watch.define("rides", watch.location)
+    assert watch.scan() == [("add", "a.parquet")], "also when no scan came in between"
+
+
 def test_what_could_not_be_sent_is_news_at_the_next_scan(watch: Watch) -> None:
     """Not only when it would be announced again anyway."""
     write_parquet(watch.location / "a.parquet", 1, 2)

@@ -192,7 +192,7 @@ def everything_located(ledger: Ledger) -> list[Located]:
     found: list[Located] = []
     for name in ledger.registry.tables():
         with suppress(InvalidInput):
-            found.append(Located.of(ledger.registry.definition(name)))
+            found.append(Located.of(ledger.registry.header(name).definition))
     for name in ledger.views.names():
         with suppress(InvalidInput):
             found.append(Located.of(ledger.views.header(name).definition))

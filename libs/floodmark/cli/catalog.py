@@ -19,7 +19,7 @@ from floodmark.cli.ledger import Directory, Hosts, opened_ledger, refusals_told
 from floodmark.core.errors import InvalidInput
 from floodmark.core.tables import TableHeader
 
-tables = typer.Typer(no_args_is_help=True, help="Define base tables, list them.")
+tables = typer.Typer(no_args_is_help=True, help="Define base tables, list them, drop them.")
 views = typer.Typer(no_args_is_help=True, help="Define views, list them with their state, drop them.")
 
 Name = Annotated[str | None, typer.Argument(help="May stand in the file instead.", show_default=False)]
@@ -58,6 +58,17 @@ def create_table_command(
         with opened_ledger(zookeeper, directory, for_writing=True) as ledger:
             header = create_table(ledger, request)
     print(f"table {header.definition.name} is defined at {header.definition.location}")
+
+
+@tables.command("drop")
+def drop_table(
+    name: Annotated[str, typer.Argument(help="A table.")], *, zookeeper: Hosts = None, directory: Directory = None
+) -> None:
+    """Drop a table that no view uses. Its files stay where they are."""
+    with refusals_told(), opened_ledger(zookeeper, directory, for_writing=True) as ledger:
+        if not ledger.dropping.drop(name):
+            raise InvalidInput("unknown-table", f"there is no table {name!r}")
+    print(f"table {name} is dropped; its files are where they were")
 
 
 @tables.command("list")

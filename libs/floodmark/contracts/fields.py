@@ -117,7 +117,7 @@ SegmentPath = Annotated[
     AfterValidator(_checked_path),
 ]
 
-SliceKey = Annotated[str, StringConstraints(pattern="^(wide|0|-?[1-9][0-9]{0,18})$")]
+SliceKey = Annotated[str, StringConstraints(pattern="^(wide|0|-?[1-9][0-9]{0,18})(@[1-9][0-9]{0,9})?$")]
 SliceVersion = Annotated[int, Field(ge=0, le=_ZK_VERSION_MAX)]
 SliceVersions = Annotated[
     Mapping[SliceKey, SliceVersion],

@@ -166,7 +166,8 @@ class BuildBucket(Message):
     lane: Lane
     fingerprint: SourceFingerprint
     slice_versions: SliceVersions
-    """Registry slice (its start in ms, or "wide") to the version at which the fingerprint was read."""
+    """Registry slice (its start in ms, or "wide") to the version at which the fingerprint was read. "@" and a number
+    follow the slice of a table that was created after others of its name were dropped."""
     definition_hash: Id
     dispatched_at_ms: TimeMs
     dispatch_try: Positive

@@ -104,9 +104,14 @@ def _is_valid_text(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SliceGrid:
-    """Where the slices of a table lie: multiples of a fixed span."""
+    """Where the slices of a table lie: multiples of a fixed span.
+
+    The keys of a table that was created after another of its name was dropped name its generation. So nothing that
+    remembers versions of the old slices can take those of the new ones for them.
+    """
 
     span_ms: int
+    generation: int = 0
 
     def __post_init__(self) -> None:
         if self.span_ms < 1:
@@ -114,14 +119,25 @@ class SliceGrid:
 
     def keys_for_window(self, window: Interval) -> tuple[str, ...]:
         """The slices that together list every segment overlapping the window."""
-        return (*(str(start) for start in self._starts(window.start_ms, window.end_ms - 1)), WIDE)
+        return (*map(self._key, self._starts(window.start_ms, window.end_ms - 1)), self.wide)
 
     def keys_for_segment(self, segment: Segment) -> tuple[str, ...]:
         """The slices that list this segment."""
         if segment.start_ms is None or segment.last_ms is None:
-            return (WIDE,)
+            return (self.wide,)
         starts = self._starts(segment.start_ms, segment.last_ms)
-        return (WIDE,) if len(starts) > SLICES_PER_SEGMENT_MAX else tuple(map(str, starts))
+        return (self.wide,) if len(starts) > SLICES_PER_SEGMENT_MAX else tuple(map(self._key, starts))
+
+    @property
+    def wide(self) -> str:
+        return self._key(WIDE)
+
+    def owns(self, key: str) -> bool:
+        """Whether this is a slice of this table, and not of one that was dropped."""
+        return key == self._key(key.partition("@")[0])
+
+    def _key(self, place: int | str) -> str:
+        return f"{place}@{self.generation}" if self.generation else str(place)
 
     def _starts(self, start_ms: int, last_ms: int) -> range:
         span_ms = self.span_ms

@@ -30,6 +30,8 @@ class TableDefinition:
     columns: tuple[tuple[str, str], ...] = ()
     """Name and type of each column, in order."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    generation: int = 0
+    """How many tables of this name were dropped before it."""
 
     def __post_init__(self) -> None:
         checked_name(self.name, what="table")
@@ -39,7 +41,7 @@ class TableDefinition:
 
     @property
     def grid(self) -> SliceGrid:
-        return SliceGrid(self.slice_span_ms)
+        return SliceGrid(self.slice_span_ms, self.generation)
 
     @property
     def time_unit(self) -> TimeUnit:
@@ -61,6 +63,8 @@ class TableHeader:
     """The last changes, oldest first: version and the slices it touched."""
     traces: tuple[str, ...] = ()
     """The trace of each of the last changes, in the same order."""
+    dropped: bool = False
+    """There is no such table any more. What is left of it keeps versions from beginning anew under its name."""
 
     def touched_since(self, version: int) -> frozenset[str] | None:
         """The slices changed after this version; None when that is too long ago to tell."""

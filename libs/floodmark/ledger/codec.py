@@ -6,7 +6,7 @@ lose a change.
 
     format 1    the entry of a bucket is a map of short field names
     format 2    it is a row, which takes half as long to write, and a shard is not compressed beyond its blocks
-    format 3    a slice of the registry may be split into parts
+    format 3    a slice of the registry may be split into parts, and a table may have been dropped
 
 A shard is written in blocks of 16 buckets, each a node of its own inside the shard's, so that a commit encodes the
 blocks it changed and passes the others on. Consecutive buckets of a block with equal entries, such as an empty stretch,
@@ -120,6 +120,8 @@ def decode_slice_node(data: bytes, *, what: str) -> SliceNode:
 
 def encode_table(header: TableHeader) -> bytes:
     d = header.definition
+    # A reader that does not know that tables are dropped must refuse it: it would look for slices of another table.
+    format_ = 3 if header.dropped or d.generation else 2
     return pack(
         {
             "name": d.name,
@@ -134,7 +136,10 @@ def encode_table(header: TableHeader) -> bytes:
             "segment_count": header.segment_count,
             "recent": [[version, list(keys)] for version, keys in header.recent],
             "traces": list(header.traces),
-        }
+            "generation": d.generation,
+            "dropped": header.dropped,
+        },
+        format_=format_,
     )
 
 
@@ -150,6 +155,7 @@ def decode_table(data: bytes, *, what: str) -> TableHeader:
                 slice_span_ms=raw["slice_span_ms"],
                 columns=tuple((name, kind) for name, kind in raw["columns"]),
                 properties=raw["properties"],
+                generation=raw.get("generation", 0),
             ),
             version=raw["version"],
             min_start_ms=raw["min_start_ms"],
@@ -157,8 +163,17 @@ def decode_table(data: bytes, *, what: str) -> TableHeader:
             segment_count=raw["segment_count"],
             recent=tuple((version, tuple(keys)) for version, keys in raw["recent"]),
             traces=tuple(raw.get("traces", ())),
+            dropped=raw.get("dropped", False),
         ),
     )
+
+
+def is_dropped(data: bytes, *, what: str) -> bool:
+    """Whether a table's header is only what is left of one. A damaged one is a table: whoever uses it says so."""
+    try:
+        return decode_table(data, what=what).dropped
+    except InvalidInput:
+        return False
 
 
 def encode_event(event: Event) -> bytes:

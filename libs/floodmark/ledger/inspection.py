@@ -26,7 +26,8 @@ Document = dict[str, Any]
 def kinds_of(ledger: Ledger, name: str) -> list[str]:
     """Which of `table` and `view` exist by this name."""
     table, view = ledger.store.read_many([paths.table(name), paths.view(name)])
-    return [kind for kind, node in (("table", table), ("view", view)) if node is not None]
+    is_table = table is not None and not codec.is_dropped(table.data, what=paths.table(name))
+    return [kind for kind, found in (("table", is_table), ("view", view is not None)) if found]
 
 
 # -- tables --------------------------------------------------------------------------------------------------------
@@ -64,7 +65,8 @@ def table_document(ledger: Ledger, table: str, *, now_ms: int) -> Document:
 
 
 def _slice_order(key: str) -> tuple[bool, int]:
-    return (True, 0) if key == WIDE else (False, int(key))
+    place = key.partition("@")[0]
+    return (True, 0) if place == WIDE else (False, int(place))
 
 
 def _segment(segment: Segment) -> Document:

@@ -8,6 +8,7 @@ from typing import Any
 from floodmark.core.ports import Clock
 from floodmark.ledger.dispatch import Dispatch
 from floodmark.ledger.dropped import Dropped
+from floodmark.ledger.dropping import Dropping
 from floodmark.ledger.engine import Budgets, Engine, Outcome
 from floodmark.ledger.holds import Holds
 from floodmark.ledger.registry import Registry
@@ -27,6 +28,7 @@ class Ledger:
     dispatch: Dispatch
     retention: Retention
     dropped: Dropped
+    dropping: Dropping
 
 
 def ledger_on(
@@ -51,6 +53,7 @@ def ledger_on(
         dispatch=Dispatch(engine, budgets),
         retention=Retention(engine, budgets, registry),
         dropped=dropped,
+        dropping=Dropping(engine, budgets),
     )
 
 

@@ -29,6 +29,11 @@ def part(name: str, key: str, number: int) -> str:
     return f"{slice_(name, key)}/{number}"
 
 
+def dependents(name: str) -> str:
+    """Its version moves with every view that is created on the table, and when the table is dropped."""
+    return f"{table(name)}/dependents"
+
+
 def outbox(name: str) -> str:
     return f"{table(name)}/outbox"
 

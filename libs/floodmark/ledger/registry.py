@@ -27,15 +27,16 @@ from floodmark.core.registry import (
     settled,
     splitting,
 )
-from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
+from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, SliceGrid, segments_in
 from floodmark.core.tables import RETENTION, TableDefinition, TableHeader
 from floodmark.core.transitions import Source
 from floodmark.ledger import codec, paths
 from floodmark.ledger.condemned import refuse_condemned
+from floodmark.ledger.dropping import clear_away
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
 from floodmark.ledger.halving import halved
 from floodmark.ledger.slices import SeenSlice, Slices
-from floodmark.ledger.store import ANY_VERSION, Committed, Conflicted, Create, Delete, Op, Set, TooLarge
+from floodmark.ledger.store import ANY_VERSION, Check, Committed, Conflicted, Create, Delete, Op, Set, TooLarge
 
 COMMANDS_PER_WRITE_MAX = 500
 SNAPSHOT_TRIES_MAX = 32
@@ -94,7 +95,8 @@ class Registry:
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def create_table(self, definition: TableDefinition) -> TableHeader:
-        """Create a table, or find that exactly this one exists."""
+        """Create a table, or find that exactly this one exists. One of this name that was dropped leaves nothing in it
+        but that versions go on from there."""
         header = TableHeader(definition)
         ops: list[Op] = [
             Create(paths.table(definition.name), codec.encode_table(header)),
@@ -109,11 +111,23 @@ class Registry:
             if found is None:
                 return Write(ops, header)
             existing = codec.decode_table(found.data, what=paths.table(definition.name))
-            if existing.definition != definition:
+            if existing.dropped:
+                return self._created_again(definition, existing, found.version)
+            if replace(existing.definition, generation=0) != definition:
                 raise InvalidInput("table-exists", f"table {definition.name!r} exists with another definition")
             return Done(existing)
 
         return self._engine.run(f"create table {definition.name}", self._budgets.critical, attempt).result
+
+    def _created_again(self, definition: TableDefinition, gone: TableHeader, node_version: int) -> Write[TableHeader]:
+        clear_away(self._store, definition.name, node_version)
+        again = replace(definition, generation=gone.definition.generation + 1)
+        header = TableHeader(again, gone.version)
+        ops: list[Op] = [
+            Set(paths.table(definition.name), codec.encode_table(header), node_version),
+            Create(paths.slice_(definition.name, again.grid.wide), codec.encode_slice(EMPTY_SLICE, 0)),
+        ]
+        return Write(ops, header)
 
     def set_properties(self, table: str, properties: Mapping[str, str]) -> TableHeader:
         """Give a table these properties. No segment changes, so the table keeps its version."""
@@ -130,7 +144,9 @@ class Registry:
         return changed
 
     def tables(self) -> list[str]:
-        return sorted(self._store.children(paths.TABLES))
+        names = sorted(self._store.children(paths.TABLES))
+        nodes = zip(names, self._store.read_many([paths.table(name) for name in names]), strict=True)
+        return [n for n, node in nodes if node is not None and not codec.is_dropped(node.data, what=paths.table(n))]
 
     def header(self, table: str) -> TableHeader:
         return self.read_header(table)[0]
@@ -139,11 +155,16 @@ class Registry:
         """The header, and the version of its node: every registration changes it."""
         path = paths.table(table)
         node = self._store.read_current(path) if synced else self._store.read(path)
-        if node is None:
+        header = None if node is None else codec.decode_table(node.data, what=path)
+        if node is None or header is None or header.dropped:
+            self._forget(table)
             raise InvalidInput("unknown-table", f"there is no table {table!r}")
-        header = codec.decode_table(node.data, what=path)
         self._definitions[table] = header.definition
         return header, node.version
+
+    def _forget(self, table: str) -> None:
+        self._definitions.pop(table, None)
+        self._snapshots.pop(table, None)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -290,9 +311,9 @@ class Registry:
 
         Absent slices are created empty first: a commit must be able to check that nothing was added there.
         """
-        grid = self.definition(table).grid
-        keys = list(dict.fromkeys(key for window in windows for key in grid.keys_for_window(window)))
-        seen = self._read_or_create(table, keys)
+        if not windows:
+            return []
+        grid, seen = self._slices_of(table, windows)
         for key, found in seen.items():
             self._ends[table, key] = found.node_version, found.listed.end_ms
         sources = []
@@ -303,6 +324,22 @@ class Registry:
             read_at = versions.setdefault(touched, {key: seen[key].node_version for key in touched})
             sources.append(WindowSource(window, segments, Source(fingerprint(segments.values()), read_at)))
         return sources
+
+    def _slices_of(self, table: str, windows: Sequence[Interval]) -> tuple[SliceGrid, dict[str, SeenSlice]]:
+        """The slices that these windows touch, and where those of this table lie.
+
+        SUBTLE: where they lie is remembered. A table that was dropped, and perhaps created again, has its `wide`
+        elsewhere, and no window is read without that one: so a memory that is out of date is noticed here.
+        """
+        for _ in range(SNAPSHOT_TRIES_MAX):
+            grid = self.definition(table).grid
+            keys = list(dict.fromkeys(key for window in windows for key in grid.keys_for_window(window)))
+            seen = self._read_or_create(table, keys, grid.wide)
+            if grid.wide in seen:
+                return grid, seen
+            self._forget(table)
+            self._store.sync()
+        raise Unavailable(f"table {table} was dropped and created again during each of {SNAPSHOT_TRIES_MAX} reads")
 
     def read_window(self, table: str, window: Interval) -> WindowSource:
         return self.read_windows(table, [window])[0]
@@ -322,10 +359,13 @@ class Registry:
             known = self._snapshots.get(table)
             if known is not None and known.header_node_version == node_version:
                 return known
+            grid = header.definition.grid
+            if known is not None and known.header.definition.grid != grid:
+                known = None
             touched = header.touched_since(known.header.version) if known else None
             if known is None or touched is None:
                 known = Snapshot(header, node_version)
-                touched = frozenset(self._store.children(paths.slices(table)))
+                touched = frozenset(filter(grid.owns, self._store.children(paths.slices(table))))
             current = self._caught_up(table, known, header, node_version, touched)
             if current is not None:
                 self._snapshots[table] = current
@@ -343,28 +383,29 @@ class Registry:
         versions = {key: found.node_version for key, found in seen.items()}
         return Snapshot(header, node_version, contents, known.slice_node_versions.updated(versions))
 
-    def _read_or_create(self, table: str, keys: Sequence[str]) -> dict[str, SeenSlice]:
+    def _read_or_create(self, table: str, keys: Sequence[str], wide: str) -> dict[str, SeenSlice]:
+        """These slices; if `wide` is not there, nothing is, and nothing is created."""
         seen = self._slices.read(table, keys)
-        absent = [key for key in keys if key not in seen]
-        if not absent:
-            return seen
-        for key in absent:
-            self._create_empty(table, key)
-        return self._read_or_create(table, keys)
+        while wide in seen and (absent := [key for key in keys if key not in seen]):
+            for key in absent:
+                self._create_empty(table, key, wide)
+            seen = self._slices.read(table, keys)
+        return seen
 
-    def _create_empty(self, table: str, key: str) -> None:
-        """Create one slice, or find that someone else did."""
-        path = paths.slice_(table, key)
+    def _create_empty(self, table: str, key: str, wide: str) -> None:
+        """Create one slice, or find that someone else did, or that the table is gone."""
+        path, always = paths.slice_(table, key), paths.slice_(table, wide)
 
         def attempt() -> Done[None] | Write[None]:
-            if self._store.read(path) is not None:
+            found, standing = self._store.read_many([path, always])
+            if found is not None or standing is None:
                 return Done(None)
-            return Write([Create(path, codec.encode_slice(EMPTY_SLICE, 0))], None)
+            return Write([Check(always, ANY_VERSION), Create(path, codec.encode_slice(EMPTY_SLICE, 0))], None)
 
         self._engine.run(f"create slice {key} of {table}", self._budgets.critical, attempt)
 
     def definition(self, table: str) -> TableDefinition:
-        """The definition of a table, read once: all of it that is used here never changes."""
+        """The definition of a table, read once: all of it that is used here never changes while there is the table."""
         return self._definitions.get(table) or self.header(table).definition
 
     def listed_end(self, table: str, slice_versions: Mapping[str, int]) -> int | None:

@@ -27,12 +27,15 @@ class Retention:
         self._budgets = budgets
         self._registry = registry
 
-    def retire(self, table: str, *, before_ms: int, batch_max: int) -> Registered | None:
-        """Remove the oldest segments whose data all lies before this time; None when there are none."""
-        writes = halved(range(batch_max), lambda part: self._retire(table, before_ms=before_ms, batch_max=len(part)))
+    def retire(self, table: str, *, before_ms: int, batch_max: int, generation: int = 0) -> Registered | None:
+        """Remove the oldest segments whose data all lies before this time; None when there are none.
+
+        `generation` is that of the table whose retention this is: one of the same name may have come since.
+        """
+        writes = halved(range(batch_max), lambda part: self._retire(table, before_ms, len(part), generation))
         return next(writes)  # the rest is left to the next call
 
-    def _retire(self, table: str, *, before_ms: int, batch_max: int) -> Registered | None:
+    def _retire(self, table: str, before_ms: int, batch_max: int, generation: int) -> Registered | None:
         sent: list[Registered] = []
 
         def attempt() -> Done[Registered | None] | Write[Registered | None]:
@@ -40,6 +43,8 @@ class Retention:
                 return Done(sent[-1])
             # What is too old is decided in here: a segment replaced meanwhile by a younger one stays.
             snapshot = self._registry.snapshot(table)
+            if snapshot.header.definition.generation != generation:
+                return Done(None)
             due = past_retention(snapshot.by_name.values(), before_ms=before_ms)[:batch_max]
             if not due:
                 return Done(None)

@@ -13,6 +13,7 @@ from floodmark.core.transitions import Build, Changed, Decision, Mode
 from floodmark.ledger import codec, paths
 from floodmark.ledger.commits import Commits, Decisions
 from floodmark.ledger.dropped import Dropped, noted
+from floodmark.ledger.dropping import moved
 from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
 from floodmark.ledger.holds import Hold
 from floodmark.ledger.registry import Registry
@@ -87,8 +88,9 @@ class Views:
 
         `claims` is what else is written with them, decided in each try.
         """
-        name = header.definition.name
-        ops = [
+        name, table = header.definition.name, header.definition.table
+        generation = self._registry.header(table).definition.generation
+        ops: list[Op] = [
             Create(paths.view(name), codec.encode_view(header)),
             Create(paths.fences(name), b""),
             Create(gate, b""),
@@ -97,16 +99,23 @@ class Views:
         ]
 
         def attempt() -> Done[ViewHeader] | Write[ViewHeader]:
+            dependents = self._store.read(paths.dependents(table))  # first: see dropping.py
             found = read_header(self._store, name)
             if found and found.header.incarnation == header.incarnation:
                 return Done(header)
             if found and found.header.status is ViewStatus.DROPPING:
                 self._remove(name, found.header.incarnation)
-            elif found and found.header.incarnation == replacing:
-                return Write(self._replacement(found, header), header)
-            elif found:
+                found = None
+            elif found and found.header.incarnation != replacing:
                 raise InvalidInput("view-exists", f"view {name!r} exists")
-            return Write([*ops, *claims()], header)
+            if self._registry.header(table).definition.generation != generation:
+                raise InvalidInput(
+                    "table-replaced", f"table {table!r} was dropped and created again meanwhile; try again"
+                )
+            uses = moved(table, dependents)
+            if found:
+                return Write([*self._replacement(found, header), uses], header)
+            return Write([*ops, *claims(), uses], header)
 
         return self._engine.run(f"create view {name}", self._budgets.critical, attempt).result
 

@@ -61,6 +61,8 @@ class _Turn:
     keeper: HoldKeeper
     holds: Holds
     taken_at_ms: int
+    generation: int = 0
+    """Of the table it is of."""
     readers: int = 0
     over: bool = False
     """No further query begins under it."""
@@ -138,16 +140,50 @@ class Desk:
         views: list[ViewSnapshot] = []
         try:
             for name in dict.fromkeys(filter(None, map(self._table_named, names))):
-                table = self._tables[name]
-                turns.append(self._begun(name, table))
-                # After the hold: what this lists, the hold protects.
-                snapshot, earlier = self._proven(name, table, freshness)
+                found = self._read(name, freshness, turns)
+                if found is None:
+                    continue
+                table, snapshot, earlier = found
                 tables.append(snapshot)
                 views += self._views(name, table, earlier)
             yield Reading(tuple(tables), tuple(views), self._clock.now_ms(), tuple(turns))
         finally:
             for turn in turns:
                 self._ended(turn)
+
+    def _read(
+        self, name: str, freshness: Freshness, turns: list[_Turn]
+    ) -> tuple[_Table, TableSnapshot, TableSnapshot | None] | None:
+        """A table as of now, under a hold that is counted in. None: it was dropped.
+
+        The hold of a table that was dropped and created again went with the old one, and so has all that is known.
+        """
+        for _ in range(2):
+            with self._lock:
+                table = self._tables.setdefault(name, _Table())
+            try:
+                turn = self._begun(name, table)
+                turns.append(turn)
+                # After the hold: what this lists, the hold protects.
+                snapshot, earlier = self._proven(name, table, freshness)
+            except InvalidInput as error:
+                if error.rule != "unknown-table":
+                    raise
+                self._forget(name, table)
+                return None
+            if snapshot.definition.generation == turn.generation:
+                return table, snapshot, earlier
+            self._forget(name, table)
+        raise Unavailable(f"table {name} was dropped and created again while it was read")
+
+    def _forget(self, name: str, table: _Table) -> None:
+        with self._lock:
+            if self._tables.get(name) is table:
+                del self._tables[name]
+        with table.lock:
+            if table.turn is not None:
+                self._end(table.turn)
+                table.turn = None
 
     def tend(self) -> None:
         """Bring everything up to date and take holds anew that are due. To be called about once a second.
@@ -161,7 +197,10 @@ class Desk:
                 try:
                     self._tend(name, table, turn)
                 except InvalidInput as error:  # a damaged table is no reason to neglect the others (INV-14)
-                    log.warning("table_not_tended", table=name, error=str(error))
+                    if error.rule == "unknown-table":
+                        self._forget(name, table)
+                    else:
+                        log.warning("table_not_tended", table=name, error=str(error))
 
     def _tend(self, name: str, table: _Table, turn: _Turn) -> None:
         if not turn.stands or self._clock.monotonic_ms() - turn.taken_at_ms >= self._turn_ms:
@@ -169,6 +208,9 @@ class Desk:
                 if table.turn is turn:
                     self._take_turn(name, table)
         snapshot = self._prove(name, table)
+        if table.turn is None or snapshot.definition.generation != table.turn.generation:
+            self._forget(name, table)
+            return
         for view in self._pictures.of(name):
             if view.router.latest is not None:
                 view.routes(snapshot)
@@ -222,7 +264,7 @@ class Desk:
         keeper.__enter__()
         turn = _Turn(keeper, self._holds, taken_at_ms)
         try:
-            self._prove(name, table)
+            turn.generation = self._prove(name, table).definition.generation
             self._pictures.attend(self._definition(name, table))
         except BaseException:
             keeper.__exit__()

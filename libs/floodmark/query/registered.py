@@ -7,7 +7,7 @@ from operator import attrgetter
 from floodmark.core.buckets import Entry
 from floodmark.core.fingerprint import Fingerprint, fingerprint
 from floodmark.core.intervals import Interval
-from floodmark.core.segments import EMPTY_SLICE, WIDE, Segment, Slice, segments_in
+from floodmark.core.segments import EMPTY_SLICE, Segment, Slice, segments_in
 from floodmark.core.tables import TableDefinition
 from floodmark.query.plan import SourceFile
 
@@ -83,7 +83,7 @@ class TableSnapshot:
                 return self.everything()
             found |= self._in(wanted)
         if ranges:
-            found |= {s.name: s for s in self.slices.get(WIDE, EMPTY_SLICE) if s.interval is None}
+            found |= {s.name: s for s in self.slices.get(self.definition.grid.wide, EMPTY_SLICE) if s.interval is None}
         if timeless:
             found |= {s.name: s for s in self.timeless()}
         return sorted(found.values(), key=attrgetter("path"))
@@ -115,7 +115,9 @@ class TableSnapshot:
         """While none of these moves, neither does the source of any bucket in the window."""
         known = self._versions.get(window)
         if known is None:
-            known = tuple(self.slice_versions.get(key) for key in self.definition.grid.keys_for_window(window))
+            grid = self.definition.grid
+            # Of which table: one that was created again under this name counts its versions from the beginning.
+            known = (grid.generation, *(self.slice_versions.get(key) for key in grid.keys_for_window(window)))
             self._versions[window] = known
         return known
 

@@ -15,6 +15,7 @@ from floodmark.sql.statements import (
     CreateTable,
     CreateView,
     Describe,
+    DropTable,
     DropView,
     Explain,
     PauseView,
@@ -165,11 +166,8 @@ def _alter_table(cursor: Cursor) -> Statement:
 
 
 def _drop_table(cursor: Cursor) -> Statement:
-    cursor.rest()
-    raise InvalidInput(
-        StatementRule.DROP_TABLE,
-        "a table cannot be dropped; drop its views with DROP MATERIALIZED VIEW, and its files stay yours",
-    )
+    if_exists = cursor.take("IF", "EXISTS")
+    return DropTable(cursor.name("table"), if_exists)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------

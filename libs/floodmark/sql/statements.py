@@ -2,6 +2,7 @@
 
 CREATE TABLE [IF NOT EXISTS] t [(column type, ...)] USING parquet LOCATION '...' TBLPROPERTIES (...) [DRY RUN]
 ALTER TABLE t SET TBLPROPERTIES (...) | UNSET TBLPROPERTIES (...)
+DROP TABLE [IF EXISTS] t
 CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] v [LOCATION '...'] TBLPROPERTIES (...) AS SELECT ... [DRY RUN]
 REFRESH MATERIALIZED VIEW v [FROM time TO time | BUCKET time]
 PAUSE | RESUME MATERIALIZED VIEW v
@@ -30,7 +31,6 @@ class StatementRule(StrEnum):
     COLUMN_TYPE = "column-type"
     DUPLICATE_PROPERTY = "duplicate-property"
     ALTER_TABLE = "alter-table"
-    DROP_TABLE = "drop-table"
     SETTING = "setting"
 
 
@@ -51,6 +51,12 @@ class AlterTable:
 
     name: str
     properties: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    name: str
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,7 @@ class Select:
 Statement = (
     CreateTable
     | AlterTable
+    | DropTable
     | CreateView
     | RefreshView
     | PauseView
@@ -152,5 +159,5 @@ Statement = (
     | Select
 )
 
-CHANGING = (CreateTable, AlterTable, CreateView, RefreshView, PauseView, ResumeView, DropView)
+CHANGING = (CreateTable, AlterTable, DropTable, CreateView, RefreshView, PauseView, ResumeView, DropView)
 """Statements that change something: they need the admin role."""
