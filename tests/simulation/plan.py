@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from floodmark.core.segments import PART_BYTES_MAX
 from tests.simulation.files import Row
 from tests.simulation.spark import COUNT, POISON, SUM
 
@@ -54,6 +55,10 @@ class Plan:
     coverage: str
     lossy: bool
     """Whether the bus loses some of what it has acknowledged."""
+    write_items_max: int | None = None
+    """How many buckets and segments one write may change, where it is a write too large that is to be seen."""
+    part_bytes_max: int = PART_BYTES_MAX
+    """When a slice of the registry is cut."""
 
 
 def drawn(seed: int) -> Plan:
@@ -79,6 +84,8 @@ def drawn(seed: int) -> Plan:
         second_bucket_ms=chance.choice((BUCKET_MS, 2 * BUCKET_MS)),
         coverage=chance.choice(("extend", "extend", "extend", "fixed")),
         lossy=random.Random(f"lossy/{seed}").random() < 0.2,
+        write_items_max=random.Random(f"items/{seed}").choice((None, None, None, 1, 2, 3)),
+        part_bytes_max=random.Random(f"parts/{seed}").choice((PART_BYTES_MAX, PART_BYTES_MAX, 100, 250)),
     )
 
 

@@ -19,8 +19,9 @@ import floodmark_ingester.scanner
 import floodmark_janitor.app
 import floodmark_scheduler.app
 import floodmark_worker.app
+from floodmark.core import segments
 from floodmark.core.errors import BudgetExhausted, OutcomeUnknown, Unavailable
-from floodmark.ledger import holds, ledger
+from floodmark.ledger import engine, holds, ledger
 from floodmark.service import runner, wiring
 from floodmark.service.runner import Service
 from floodmark.service.settings import RuntimeSettings, ServiceSettings, ZooKeeperSettings
@@ -37,6 +38,7 @@ from tests.simulation.bus import Link, SimBus
 from tests.simulation.faults import Mishaps
 from tests.simulation.files import Disk
 from tests.simulation.hub import Hub, Life, Lock, Pool, Threads, Violation
+from tests.simulation.sizes import SmallWrites
 from tests.simulation.store import ObservedStore, SimSession, SimStore
 
 SESSION_TIMEOUT_MS = 6_000
@@ -132,6 +134,8 @@ class Surroundings:
     mishaps: Mishaps
     relying: Callable[[], None]
     """Told when a reader begins to rely on the hold it took."""
+    sizes: SmallWrites
+    part_bytes_max: int
 
 
 class Process:
@@ -311,6 +315,8 @@ def _played(around: Surroundings) -> list[tuple[object, str, object]]:
         *files.substitutions(around.disk),
         (ledger, "ZooKeeperStore", lambda session: session.port),
         (floodmark_scheduler.app, "ZooKeeperStore", lambda session: session.port),
+        (engine, "check_sizes", around.sizes.check),
+        (segments, "PART_BYTES_MAX", around.part_bytes_max),
         (holds, "threading", Threads(hub, around.relying)),
         (wiring, "kafka_connection", lambda runtime, _kafka: runtime.link),
         (wiring, "publisher", lambda _runtime, _kafka, connection: connection.publisher()),

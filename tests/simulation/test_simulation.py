@@ -38,6 +38,7 @@ QUICKLY_CAUGHT = (
     "hold-released-when-listing-ends",
     "marks-stop-at-the-watermark",
     "dead-spark-held-against-its-tasks",
+    "too-large-a-write-is-not-halved",
 )
 """Caught by many seeds. The others, which take hundreds, are in docs/reliability.md, and how to find them."""
 QUICKLY = 100

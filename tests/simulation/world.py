@@ -24,6 +24,7 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.person import BASE, Person
 from tests.simulation.plan import HORIZON_MS, PROCESSES, Act, Plan, drawn
 from tests.simulation.processes import Process, Surroundings, substituted
+from tests.simulation.sizes import SmallWrites
 from tests.simulation.store import ObservedStore
 
 LOOK_EVERY_MS = 1_000
@@ -72,7 +73,16 @@ class World:
         self.oracle = Oracle(self.hub, self.store, self.disk)
         Messages(self.oracle, self.bus, plan)
         relying = self.hub.judging(self.oracle.relying)
-        around = Surroundings(self.hub, self.store, self.bus, self.disk, self.mishaps, relying)
+        around = Surroundings(
+            self.hub,
+            self.store,
+            self.bus,
+            self.disk,
+            self.mishaps,
+            relying,
+            SmallWrites(self.store, plan.write_items_max),
+            plan.part_bytes_max,
+        )
         self.around = around
         self.person = Person(around, plan, self.oracle)
         self.processes = {

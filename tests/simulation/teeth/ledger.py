@@ -1,6 +1,6 @@
 """Bugs of the ledger: checks outside the write, entries that go, watermarks that run ahead, answers taken for no."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from floodmark.core.buckets import BucketGrid, Cause, Entry
 from floodmark.core.errors import OutcomeUnknown
 from floodmark.core.registry import Change
 from floodmark.core.transitions import AlreadyTrue, Build, Changed, Decision, Mode, Source
-from floodmark.ledger import commits, paths, viewnodes, views
+from floodmark.ledger import commits, paths, registry, retention, viewnodes, views
 from floodmark.ledger.commits import Commits
 from floodmark.ledger.engine import Done, Engine, Outcome, Write
 from floodmark.ledger.holds import Hold, Holds, _encode
@@ -283,6 +283,29 @@ def outbox_cleared_before_publishing() -> list[Substitution]:
         return events
 
     return [(Registry, "outbox", outbox)]
+
+
+@bug
+def too_large_a_write_is_not_halved() -> list[Substitution]:
+    """What is too large for one write is refused, and whoever asked for it asks again for the same."""
+
+    def whole(items: Sequence[Any], write: Any, **_: Any) -> Iterator[Any]:
+        yield write(items)
+
+    return [(module, "halved", whole) for module in (commits, registry, retention)]
+
+
+@bug
+def a_part_is_written_without_its_slice() -> list[Substitution]:
+    """A change of one part leaves the slice's own node, which every commit checks, as it is."""
+    real = registry._slice_ops
+
+    def slice_ops(table: str, key: str, listed: Any, version: Any, *, before: Any, at: int) -> Iterator[Op]:
+        own, *parts = real(table, key, listed, version, before=before, at=at)
+        same = before is not None and before.is_split and before.parts.keys() == listed.parts.keys()
+        yield from [*([Check(own.path, ANY_VERSION)] if same else [own]), *parts]
+
+    return [(registry, "_slice_ops", slice_ops)]
 
 
 @bug
