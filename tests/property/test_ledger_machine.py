@@ -23,14 +23,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from floodmark.core import segments
 from floodmark.core.buckets import Entry, State
 from floodmark.core.errors import OutcomeUnknown
 from floodmark.core.fingerprint import fingerprint
 from floodmark.core.intervals import Interval
 from floodmark.core.segments import Segment
 from floodmark.core.transitions import AlreadyTrue, Build, Changed, Mode, Reason, Rejected
+from floodmark.ledger import engine
 from floodmark.ledger.store import Committed, Conflicted, Op, Store
 from floodmark.local.zookeeper import ZooKeeperServer
+from tests.simulation.sizes import SmallWrites
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, cause, segment, zookeeper_store
 from tests.support.memory_store import MemoryStore, OneByOne, Watched
 
@@ -186,7 +189,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(coverage=st.none() | hours, listed=st.lists(st.tuples(names, starts, spans, crcs), max_size=3))
     def begin(self, coverage: int | None, listed: list[tuple[str, float, float, int]]) -> None:
-        self.kits[0].ledger.registry.create_table(replace(TABLE, slice_span_ms=SLICE_HOURS * HOUR_MS))
+        self._create_table(self.kits[0])
         self._create(self.kits[0], coverage)
         for name, start, span, crc in listed:
             self.put(0, name, start, span, crc)
@@ -302,6 +305,20 @@ class LedgerMachine(RuleBasedStateMachine):
         self._create(self.kits[process], coverage)
         self.before, self.watermark_before = {}, None
 
+    @rule(process=processes, coverage=st.none() | hours)
+    def drop_the_table_and_create_it(self, process: int, coverage: int | None) -> None:
+        """The other process remembers the table that was there before."""
+        ledger = self.kits[process].ledger
+        _until_known(lambda: ledger.views.drop(VIEW.name))
+        assert _until_known(lambda: ledger.dropping.drop(TABLE.name))
+        self._create_table(self.kits[process])
+        self._create(self.kits[process], coverage)
+        self.before, self.watermark_before = {}, None
+
+    def _create_table(self, kit: Kit) -> None:
+        kit.ledger.registry.create_table(replace(TABLE, slice_span_ms=SLICE_HOURS * HOUR_MS))
+        self.model.segments.clear()
+
     def _create(self, kit: Kit, coverage: int | None) -> None:
         start_ms = None if coverage is None else coverage * HOUR_MS
         header = _until_known(lambda: kit.ledger.views.create(VIEW, coverage_start_ms=start_ms))
@@ -372,6 +389,22 @@ def test_the_ledger_is_its_model_in_memory() -> None:
     """Any sequence of operations (INV-1 to INV-6, INV-13)."""
     many = settings(max_examples=150, stateful_step_count=40)
     run_state_machine_as_test(lambda: LedgerMachine(MemoryStore()), settings=many)
+
+
+@pytest.mark.scenario("I9", "K12")
+@pytest.mark.parametrize("items_max", [1, 2])
+def test_the_ledger_is_its_model_with_writes_halved_and_slices_cut(
+    items_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every group is too large for one write, and every slice is cut into parts of one or two segments."""
+    monkeypatch.setattr(segments, "PART_BYTES_MAX", 150)
+
+    def machine() -> LedgerMachine:
+        store = MemoryStore()
+        monkeypatch.setattr(engine, "check_sizes", SmallWrites(store, items_max).check)
+        return LedgerMachine(store)
+
+    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=30))
 
 
 @pytest.mark.stack

@@ -13,14 +13,14 @@ from floodmark.core.segments import Segment
 from floodmark.core.tables import ViewHeader
 from floodmark.ledger import codec, paths
 from floodmark.ledger.store import LIMITS, Create, Limits, Node, Op, Set, TooLarge, check_sizes
-from tests.simulation.store import ObservedStore
+from tests.support.memory_store import MemoryStore
 
 _check_bytes = check_sizes
 
 
 @dataclass(frozen=True, slots=True)
 class SmallWrites:
-    store: ObservedStore
+    store: MemoryStore
     items_max: int | None
     """None: only bytes count, as in production."""
 
