@@ -19,6 +19,7 @@ from floodmark.ledger.zookeeper import ZooKeeperStore
 from floodmark.query.desk import Desk
 from floodmark.query.pictures import Pictures
 from floodmark.service import wiring
+from floodmark.service.access import Access
 from floodmark.service.chores import Chore, Chores
 from floodmark.service.runner import Runtime, Service
 from floodmark.service.settings import KafkaSettings
@@ -27,7 +28,6 @@ from floodmark.spark.liveness import Liveness
 from floodmark.spark.materialization import stored_schema
 from floodmark.spark.session import open_session
 from floodmark.sql.definition import analyze
-from floodmark_broker.access import Access
 from floodmark_broker.books import Books
 from floodmark_broker.commands import Commands
 from floodmark_broker.config import BrokerSettings
@@ -95,9 +95,7 @@ def build(settings: BrokerSettings, runtime: Runtime) -> Service:
         books=Books(runtime.metrics),
         after_command=pictures.look,
     )
-    access = Access.of(
-        read=[t.get_secret_value() for t in own.read_tokens], admin=[t.get_secret_value() for t in own.admin_tokens]
-    )
+    access = Access.of(read=own.read_tokens, admin=own.admin_tokens)
     pages = Pages(
         engine=engine,
         queries=queries,

@@ -1,14 +1,12 @@
 """The broker's settings."""
 
-import ipaddress
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
+from floodmark.service.access import Token, check_reach
 from floodmark.service.sections import Section
 from floodmark.service.settings import DurationMs, ServiceSettings, SparkSettings
-
-Token = Annotated[SecretStr, Field(min_length=16, max_length=1_024)]
 
 
 class BrokerSection(Section):
@@ -33,19 +31,6 @@ class BrokerSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _others_need_tokens(self) -> Self:
-        if self.is_open and not is_loopback(self.http.host):
-            raise ValueError(
-                f"http.host {self.http.host} can be reached from elsewhere: set broker.admin_tokens or "
-                "broker.read_tokens, or listen on 127.0.0.1"
-            )
+        named = "broker.admin_tokens or broker.read_tokens"
+        check_reach(self.http.host, has_tokens=not self.is_open, settings=named)
         return self
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener there. A name other than localhost could mean anything."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

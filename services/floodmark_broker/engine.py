@@ -18,9 +18,9 @@ from floodmark.catalog.durations import parse_duration_ms
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.ports import Clock
 from floodmark.query.plan import Bounded, Freshness, QueryPlan, Strict
+from floodmark.service.access import Role, require
 from floodmark.sql.reading import read_statement
 from floodmark.sql.statements import CHANGING, Explain, Select, SetOption, Statement, StatementRule
-from floodmark_broker.access import Role, require
 from floodmark_broker.base_files import FilesUnreadable, FilesVanished
 from floodmark_broker.books import Books
 from floodmark_broker.commands import Commands, relation

@@ -17,9 +17,9 @@ from floodmark.core.segments import Segment
 from floodmark.core.tables import TableHeader
 from floodmark.ledger.inspection import view_document
 from floodmark.ledger.ledger import Ledger
+from floodmark.service.access import Access, AccessRefused, Role, guarded
 from floodmark.service.port import Answer, Page, Request, ServicePort
 from floodmark_broker import formats, openapi
-from floodmark_broker.access import Access, AccessRefused, Role, require
 from floodmark_broker.engine import Answered, Asked, Engine, checked_setting
 from floodmark_broker.messages import SqlRequest
 from floodmark_broker.stopping import Queries, QueryStopped
@@ -74,18 +74,15 @@ class Pages:
             port.serve(method, pattern, self._guarded(role, page))
 
     def _guarded(self, needed: Role, page: Callable[[Request, Role], Answer]) -> Page:
-        def guarded(request: Request) -> Answer:
+        def answer(request: Request, role: Role) -> Answer:
             try:
-                role = self.access.role(request.headers)
-                require(role, needed)
                 return page(request, role)
-            except AccessRefused as error:
-                challenge = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
-                return _refusal(error.status, error.rule, str(error), challenge)
+            except AccessRefused:
+                raise
             except Exception as error:
                 return _told(error)
 
-        return guarded
+        return guarded(self.access, needed, answer)
 
     # -- SQL -------------------------------------------------------------------------------------------------------
 

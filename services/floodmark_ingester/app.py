@@ -9,6 +9,7 @@ from floodmark.contracts.topics import ANNOUNCEMENTS
 from floodmark.ledger.leadership import Leadership
 from floodmark.ledger.ledger import open_ledger
 from floodmark.service import wiring
+from floodmark.service.access import Access, Role, guarded
 from floodmark.service.chores import Chore, Chores
 from floodmark.service.runner import Runtime, Service
 from floodmark_ingester.announcements import Announcements
@@ -40,7 +41,9 @@ def build(settings: IngesterSettings, runtime: Runtime) -> Service:
         publisher=publisher,
         limits=PumpLimits(in_flight_max=own.announcements_in_flight_max),
     )
-    runtime.port.serve("POST", SEGMENTS_PATH, lambda request: register(registrar, request))
+    access = Access.of(admin=own.admin_tokens)
+    page = guarded(access, Role.ADMIN, lambda request, _: register(registrar, request))
+    runtime.port.serve("POST", SEGMENTS_PATH, page)
     scanner = Scanner(ledger, publisher, runtime.clock, settle_ms=own.settle_ms)
     leadership = Leadership(ledger.store, "scan", runtime.instance)
 

@@ -1,7 +1,10 @@
 """The ingester's settings."""
 
-from pydantic import Field
+from typing import Self
 
+from pydantic import Field, model_validator
+
+from floodmark.service.access import Token, check_reach
 from floodmark.service.sections import Section
 from floodmark.service.settings import DurationMs, ServiceSettings
 
@@ -15,7 +18,13 @@ class IngesterSection(Section):
     )
     settle_ms: DurationMs = Field(default=10_000, description="an unfinished file that stands still is refused then")
     outbox_every_ms: DurationMs = Field(default=5_000, description="how often leftover events are looked for")
+    admin_tokens: tuple[Token, ...] = Field(default=(), description="bearer tokens that may announce files by HTTP")
 
 
 class IngesterSettings(ServiceSettings):
     ingester: IngesterSection = IngesterSection()
+
+    @model_validator(mode="after")
+    def _others_need_tokens(self) -> Self:
+        check_reach(self.http.host, has_tokens=bool(self.ingester.admin_tokens), settings="ingester.admin_tokens")
+        return self

@@ -78,7 +78,9 @@ class World:
         self.table = self.rides.name
         self.kept = self.system.directory / "kept" / self.table
         self.kept.mkdir(parents=True)
-        self.ingesters = [floodmark.connect(r.url, timeout_s=20) for r in self.system.of("ingester")]
+        self.ingesters = [
+            floodmark.connect(r.url, token=self.system.token, timeout_s=20) for r in self.system.of("ingester")
+        ]
         self.present: dict[str, Path] = {}  # what is registered, once the last change is acknowledged
         self.versions: dict[int, tuple[str, ...]] = {}
         self._recorded = threading.Condition()

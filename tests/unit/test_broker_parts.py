@@ -10,21 +10,23 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 from pyarrow import ipc
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from structlog.testing import capture_logs
 
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.core.ports import SystemClock
 from floodmark.query.plan import Bounded, Strict
+from floodmark.service.access import Access, AccessRefused, Role, guarded, is_loopback, require
+from floodmark.service.port import Answer, Request
 from floodmark_broker import stopping
-from floodmark_broker.access import Access, AccessRefused, Role, require
 from floodmark_broker.base_files import FilesVanished
 from floodmark_broker.books import Books
-from floodmark_broker.config import BrokerSettings, is_loopback
+from floodmark_broker.config import BrokerSettings
 from floodmark_broker.engine import checked_setting, freshness_of
 from floodmark_broker.execution import told
 from floodmark_broker.formats import arrow_stream, csv_text, json_document
 from floodmark_broker.stopping import Queries, QueryStopped, Ticket
+from floodmark_ingester.config import IngesterSettings
 from tests.support.eventually import eventually
 
 READER, ADMIN = "reader-0123456789", "admin-0123456789"
@@ -38,7 +40,7 @@ def role_of(header: str, access: Access) -> Role:
 
 
 def test_a_token_has_its_role_and_nothing_else_has_one() -> None:
-    access = Access.of(read=[READER], admin=[ADMIN])
+    access = Access.of(read=[SecretStr(READER)], admin=[SecretStr(ADMIN)])
     assert role_of(f"Bearer {READER}", access) is Role.READER
     assert role_of(f"bearer  {ADMIN}", access) is Role.ADMIN
     for wrong in ("", "Bearer", f"Bearer {READER}x", READER, f"Basic {ADMIN}", "Bearer \udcff"):
@@ -56,7 +58,7 @@ def test_a_token_that_is_a_readers_and_an_admins_has_the_higher_role() -> None:
 
 
 def test_tokens_are_not_kept_and_not_shown() -> None:
-    access = Access.of(read=[READER], admin=[])
+    access = Access.of(read=[SecretStr(READER)])
     settings = BrokerSettings(broker={"read_tokens": [READER]})  # type: ignore[arg-type]
     assert READER not in repr(access)
     assert READER not in repr(settings)
@@ -89,6 +91,28 @@ def test_an_address_that_others_reach_needs_tokens(host: str, fine: bool) -> Non
     assert not BrokerSettings(http=http, broker={"admin_tokens": [ADMIN]}).is_open  # type: ignore[arg-type]
     with pytest.raises(ValidationError):
         BrokerSettings(broker={"admin_tokens": ["short"]})  # type: ignore[arg-type]
+
+
+def test_an_ingester_that_others_reach_needs_tokens() -> None:
+    """It registers and forgets files for whoever it listens to."""
+    assert IngesterSettings(http={"host": "127.0.0.1"}).ingester.admin_tokens == ()  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match=r"set ingester\.admin_tokens, or listen on 127\.0\.0\.1"):
+        IngesterSettings(http={"host": "0.0.0.0"})  # type: ignore[arg-type]
+    assert IngesterSettings(http={"host": "0.0.0.0"}, ingester={"admin_tokens": [ADMIN]})  # type: ignore[arg-type]
+
+
+def test_a_guarded_page_answers_those_who_may_and_does_nothing_for_others() -> None:
+    asked: list[Role] = []
+
+    def page(_: Request, role: Role) -> Answer:
+        asked.append(role)
+        return Answer.text(200, "done")
+
+    made = guarded(Access.of(read=[SecretStr(READER)], admin=[SecretStr(ADMIN)]), Role.ADMIN, page)
+    answers = [made(Request("POST", "/", headers={"authorization": f"Bearer {t}"})) for t in ("", READER, ADMIN)]
+    assert [answer.status for answer in answers] == [401, 403, 200]
+    assert answers[0].headers == {"WWW-Authenticate": "Bearer"}
+    assert asked == [Role.ADMIN]
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

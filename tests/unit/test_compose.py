@@ -15,6 +15,7 @@ COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
 BASE_IMAGES = (ROOT / "deploy" / "build-base-images.sh").read_text(encoding="utf-8")
 IMAGES = (ROOT / "deploy" / "build-images.sh").read_text(encoding="utf-8")
+TOKEN = "a token of some length"
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
 
 
@@ -67,12 +68,14 @@ def test_settings_of_the_containers_are_ones_the_services_accept(monkeypatch: py
     """A misspelt or ill-typed FLOODMARK_ variable would end every service at its start."""
     image = dict(re.findall(r"\b(FLOODMARK_\w+)=(\S+)", DOCKERFILE))
     compose = dict(re.findall(r"^ +(FLOODMARK_\w+): (.+)$", COMPOSE, re.MULTILINE))
-    environ = {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value).strip('"') for name, value in (image | compose).items()}
+    chosen = {name: re.sub(r"\$\{\w+:\?[^}]*\}", TOKEN, value).strip("'") for name, value in compose.items()}
+    environ = {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value).strip('"') for name, value in (image | chosen).items()}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     settings = load(IngesterSettings)
     assert (settings.zookeeper.hosts, settings.kafka.bootstrap) == ("zookeeper:2181", "kafka:9092")
     assert settings.http.host == "0.0.0.0"
+    assert [token.get_secret_value() for token in settings.ingester.admin_tokens] == [TOKEN]
     assert f"EXPOSE {settings.http.port}\n" in DOCKERFILE
 
 

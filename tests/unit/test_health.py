@@ -1,11 +1,13 @@
 """What a service says of itself, as values and over HTTP."""
 
 import http.client
+import itertools
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -215,3 +217,70 @@ def test_a_client_that_never_ends_a_body_that_is_refused_is_cut_off(
             return False
 
         eventually(is_cut_off, within_s=ANSWERED_WITHIN_S, what="the end of the connection")
+
+
+# -- many at once --------------------------------------------------------------------------------------------------
+
+
+def crowd(port: ServicePort, count: int) -> list[tuple[int, str]]:
+    """What each of so many clients gets, who come in the same moment. A reset raises."""
+    together = threading.Barrier(count)
+
+    def ask(_: int) -> tuple[int, str]:
+        together.wait()
+        return get(port, "/slow")
+
+    with ThreadPoolExecutor(count) as clients:
+        return list(clients.map(ask, range(count)))
+
+
+def test_clients_that_come_at_once_are_all_answered(port: ServicePort) -> None:
+    """Sixty-four, each of whom keeps its thread busy for a moment."""
+    everybody = threading.Barrier(64)
+    port.serve("GET", "/slow", lambda _: Answer.text(200, str(everybody.wait(ANSWERED_WITHIN_S) >= 0)))
+    assert crowd(port, 64) == [(200, "True\n")] * 64
+
+
+def test_the_system_keeps_those_who_wait_to_be_accepted(port: ServicePort) -> None:
+    """Nobody accepts while they come. With Python's own backlog of five, the others are reset or wait for seconds."""
+    accepting = threading.Event()
+    real = port._server.get_request
+    port._server.get_request = lambda: (accepting.wait(ANSWERED_WITHIN_S), real())[1]  # type: ignore[method-assign]
+    clients = []
+    try:
+        for _ in range(200):
+            clients.append(socket.create_connection(("127.0.0.1", port.port), timeout=ANSWERED_WITHIN_S))
+            clients[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        accepting.set()
+        assert [client.recv(12) for client in clients] == [b"HTTP/1.1 200"] * 200
+    finally:
+        accepting.set()
+        for client in clients:
+            client.close()
+
+
+def test_more_clients_than_may_be_at_once_are_told_503_and_none_is_reset(health: Health) -> None:
+    """Eight are served; the others hear at once that they should come again, and then can."""
+    port = ServicePort(host="127.0.0.1", port=0, health=health, metrics=CollectorRegistry(), connections_max=8)
+    turned_away, all_told = itertools.count(1), threading.Event()
+
+    def slow(_: Request) -> Answer:
+        assert all_told.wait(ANSWERED_WITHIN_S), "the others were told"
+        return Answer.text(200, "done")
+
+    def ask(_: int) -> tuple[int, str]:
+        answer = get(port, "/slow")
+        if answer[0] == 503 and next(turned_away) == 56:
+            all_told.set()
+        return answer
+
+    try:
+        port.serve("GET", "/slow", slow)
+        with ThreadPoolExecutor(64) as clients:
+            answers = list(clients.map(ask, range(64)))
+        told = {status: [text for s, text in answers if s == status] for status, _ in answers}
+        assert {status: len(texts) for status, texts in told.items()} == {200: 8, 503: 56}
+        assert {json.loads(text)["rule"] for text in told[503]} == {"busy"}
+        eventually(lambda: get(port, "/healthz")[0] == 200, what="a place")
+    finally:
+        port.close()

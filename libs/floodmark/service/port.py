@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -18,6 +19,9 @@ from floodmark.core.errors import Unavailable
 from floodmark.service.health import Health
 
 BODY_BYTES_MAX = 1024 * 1024
+BACKLOG_MAX = 1_024
+"""Connections that the system keeps for us until we accept them. Python asks for five, and those beyond are reset."""
+TURNED_AWAY_AT_ONCE_MAX = 64
 FORGOTTEN_WITHIN_S = 10
 """How long a client may go on sending a body that was refused."""
 _FORGET_BYTES = 64 * 1024
@@ -69,17 +73,18 @@ class _Served:
 class ServicePort:
     """Serves /healthz (is the loop turning), /readyz (can it do its work), /metrics, and what a service adds."""
 
-    def __init__(self, *, host: str, port: int, health: Health, metrics: CollectorRegistry) -> None:
+    def __init__(
+        self, *, host: str, port: int, health: Health, metrics: CollectorRegistry, connections_max: int = 512
+    ) -> None:
         self._pages: list[_Served] = []
         self._health = health
         self.serve("GET", "/healthz", lambda _: _verdict(health.live()))
         self.serve("GET", "/readyz", lambda _: _verdict(health.ready()))
         self.serve("GET", "/metrics", lambda _: Answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics)))
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(self._answer))
+            self._server = _Server((host, port), _handler(self._answer), connections_max)
         except OSError as error:
             raise Unavailable(f"http port {host}:{port} cannot be opened: {error.strerror}") from error
-        self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
 
@@ -113,6 +118,51 @@ class ServicePort:
             return Answer.json(503, {"rule": "starting", "reason": starting})
         known = ", ".join(sorted(served.pattern for served in self._pages))
         return Answer.text(404, f"no such page; there are {known}")
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection, up to a bound. Those beyond it are told so; nobody's connection is reset."""
+
+    daemon_threads = True
+    request_queue_size = BACKLOG_MAX
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], connections_max: int) -> None:
+        super().__init__(address, handler)
+        self._places = threading.BoundedSemaphore(connections_max)
+        self._turned_away = threading.BoundedSemaphore(TURNED_AWAY_AT_ONCE_MAX)
+        self._busy = f"{connections_max} connections are open, which is all that http.connections_max allows"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            self._run(self._serve, self._places, request, client_address)
+        else:
+            self._turned_away.acquire()  # until then, who comes waits in the backlog
+            self._run(self._turn_away, self._turned_away, request, client_address)
+
+    def _run(self, work: Callable[[Any, Any], None], place: threading.BoundedSemaphore, *of: Any) -> None:
+        def run() -> None:
+            try:
+                work(*of)
+            finally:
+                place.release()
+
+        threading.Thread(target=run, name="http request", daemon=True).start()
+
+    def _serve(self, request: socket.socket, client_address: Any) -> None:
+        self.process_request_thread(request, client_address)
+
+    def _turn_away(self, request: socket.socket, _: Any) -> None:
+        reply = Answer.json(503, {"rule": "busy", "reason": f"{self._busy}; try again"})
+        about = f"Content-Type: {reply.kind}\r\nContent-Length: {len(reply.body)}\r\nRetry-After: 1\r\n"
+        head = f"HTTP/1.1 503 Service Unavailable\r\n{about}Connection: close\r\n\r\n"
+        try:
+            request.settimeout(FORGOTTEN_WITHIN_S)
+            request.sendall(head.encode() + reply.body)
+            _forget_the_rest(request)
+        except OSError:
+            pass  # it has gone already
+        finally:
+            self.shutdown_request(request)
 
 
 def _verdict(reasons: dict[str, str]) -> Answer:

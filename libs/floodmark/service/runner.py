@@ -128,7 +128,13 @@ def _start(
     health = Health(clock, step_age_max_ms=settings.runtime.step_age_max_ms)
     health.require(START, lambda: "still starting")
     health.require("stop", lambda: f"stopping: {stop.reason.why}" if stop.reason else None)
-    port = ServicePort(host=settings.http.host, port=settings.http.port, health=health, metrics=metrics)
+    port = ServicePort(
+        host=settings.http.host,
+        port=settings.http.port,
+        health=health,
+        metrics=metrics,
+        connections_max=settings.http.connections_max,
+    )
     resources.callback(port.close)
     log.info("http_port_opened", host=settings.http.host, port=port.port)
     session = Session(

@@ -108,6 +108,7 @@ class SparkSettings(Section):
 class HttpSettings(Section):
     host: str = "127.0.0.1"
     port: Port = Field(default=0, description="0 takes a free one and logs it")
+    connections_max: int = Field(default=512, ge=8, le=10_000, description="clients at once; more are told 503")
 
 
 class LogSettings(Section):

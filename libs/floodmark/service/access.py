@@ -1,15 +1,22 @@
 """Who may do what: a bearer token is a reader's or an admin's; without tokens, whoever is on this machine is both.
 
-A token is never logged, kept as its hash, and compared in constant time with every token there is.
+A token is never logged, kept as its hash, and compared in constant time with every token there is. A service that takes
+requests, and not only shows its pages, asks here who sends them.
 """
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Annotated
 
-from floodmark_broker.config import is_loopback
+from pydantic import Field, SecretStr
+
+from floodmark.service.port import Answer, Page, Request
+
+Token = Annotated[SecretStr, Field(min_length=16, max_length=1_024)]
 
 
 class Role(IntEnum):
@@ -35,9 +42,9 @@ class Access:
     tokens: tuple[tuple[bytes, Role], ...] = ()
 
     @classmethod
-    def of(cls, *, read: Iterable[str], admin: Iterable[str]) -> "Access":
-        readers = [(_digest(token), Role.READER) for token in read]
-        return cls((*readers, *((_digest(token), Role.ADMIN) for token in admin)))
+    def of(cls, *, read: Iterable[SecretStr] = (), admin: Iterable[SecretStr] = ()) -> "Access":
+        given = [(token, Role.READER) for token in read] + [(token, Role.ADMIN) for token in admin]
+        return cls(tuple((_digest(token.get_secret_value()), role) for token, role in given))
 
     def role(self, headers: Mapping[str, str]) -> Role:
         """Who asks, or a refusal."""
@@ -56,6 +63,37 @@ class Access:
 def require(role: Role, needed: Role) -> None:
     if role < needed:
         raise AccessRefused(403, "forbidden", f"this needs a token of the role {needed.name.lower()}")
+
+
+def guarded(access: Access, needed: Role, page: Callable[[Request, Role], Answer]) -> Page:
+    """The page, for those who may; everybody else is told why not."""
+
+    def answer(request: Request) -> Answer:
+        try:
+            role = access.role(request.headers)
+            require(role, needed)
+            return page(request, role)
+        except AccessRefused as error:
+            challenge = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+            return Answer.json(error.status, {"rule": error.rule, "reason": str(error)}, challenge)
+
+    return answer
+
+
+def check_reach(host: str, *, has_tokens: bool, settings: str) -> None:
+    """Whoever can be reached from elsewhere asks for a token. `settings` names those that hold them."""
+    if not has_tokens and not is_loopback(host):
+        raise ValueError(f"http.host {host} can be reached from elsewhere: set {settings}, or listen on 127.0.0.1")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener there. A name other than localhost could mean anything."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_host(host: str) -> None:
