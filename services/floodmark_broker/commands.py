@@ -39,6 +39,7 @@ from floodmark.sql.statements import (
     RefreshView,
     ResumeView,
     ShowCreate,
+    ShowRefusedFiles,
     ShowTables,
     ShowViews,
     Statement,
@@ -196,15 +197,22 @@ class Commands:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def show_tables(self, _: ShowTables) -> pa.Table:
-        headers = table_standings(self.ledger)
+        found = [(s.header, s.refused) for s in table_standings(self.ledger)]
         return relation(
-            ("table", "segments", "from", "to", "version", "location"),
+            ("table", "segments", "refused files", "from", "to", "version", "location"),
             [
-                (h.definition.name, h.segment_count, utc(h.min_start_ms), utc(h.max_last_ms), h.version,
+                (h.definition.name, h.segment_count, refused, utc(h.min_start_ms), utc(h.max_last_ms), h.version,
                  h.definition.location)
-                for h in headers
+                for h, refused in found
             ],
         )  # fmt: skip
+
+    def show_refused_files(self, asked: ShowRefusedFiles) -> pa.Table:
+        """The newest first."""
+        self.ledger.registry.header(asked.table)
+        files = reversed(self.ledger.refusals.read(asked.table).files)
+        rows = [(f.path, f.rule, f.reason, utc(f.since_ms)) for f in files]
+        return relation(("file", "rule", "reason", "since"), rows)
 
     def show_views(self, _: ShowViews) -> pa.Table:
         rows = []
@@ -274,6 +282,7 @@ _HANDLERS: dict[type, Callable[[Commands, Any], pa.Table]] = {
     ResumeView: Commands.resume,
     DropView: Commands.drop,
     ShowTables: Commands.show_tables,
+    ShowRefusedFiles: Commands.show_refused_files,
     ShowViews: Commands.show_views,
     ShowCreate: Commands.show_create,
     Describe: Commands.describe,

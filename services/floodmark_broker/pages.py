@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import structlog
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from floodmark.catalog.status import view_standing, view_standings
+from floodmark.catalog.status import refused_count, table_standings, view_standing, view_standings
 from floodmark.contracts.messages import SegmentAnnounced
 from floodmark.contracts.parsing import complaints
 from floodmark.core.errors import BudgetExhausted, InvalidInput, OutcomeUnknown, Unavailable
@@ -137,12 +137,13 @@ class Pages:
         return name
 
     def tables(self, _: Request, __: Role) -> Answer:
-        names = self.ledger.registry.tables()
-        return Answer.json(200, [_table(self.ledger.registry.header(name)) for name in names])
+        return Answer.json(200, [_table(s.header, s.refused) for s in table_standings(self.ledger)])
 
     def table(self, request: Request, _: Role) -> Answer:
-        header = self.ledger.registry.header(self._table(request))
-        return Answer.json(200, {**_table(header), "statement": create_table_text(header.definition)})
+        name = self._table(request)
+        header = self.ledger.registry.header(name)
+        facts = _table(header, refused_count(self.ledger, name))
+        return Answer.json(200, {**facts, "statement": create_table_text(header.definition)})
 
     def segments(self, request: Request, _: Role) -> Answer:
         snapshot = self.ledger.registry.snapshot(self._table(request))
@@ -164,7 +165,7 @@ class Pages:
         return name
 
 
-def _table(header: TableHeader) -> dict[str, Any]:
+def _table(header: TableHeader, refused: int | None) -> dict[str, Any]:
     definition = header.definition
     return {
         "name": definition.name,
@@ -173,6 +174,7 @@ def _table(header: TableHeader) -> dict[str, Any]:
         "columns": [{"name": name, "type": kind} for name, kind in definition.columns],
         "properties": dict(definition.properties),
         "segments": header.segment_count,
+        "refused_files": refused,
         "min_start_ms": header.min_start_ms,
         "max_last_ms": header.max_last_ms,
         "version": header.version,

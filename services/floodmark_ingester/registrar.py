@@ -129,6 +129,20 @@ class Registrar:
             troubles = self._apply(table, list(batch.commands.values()), check)
             for n, name in batch.names.items():
                 outcomes[n] = _outcome(requests[n], troubles.get(name))
+        return self._told_of_refusals(table, lake, requests, outcomes)
+
+    def _told_of_refusals(
+        self, table: str, lake: Lake, requests: Sequence[Request], outcomes: list[Trouble | None]
+    ) -> list[Trouble | None]:
+        """The outcomes, once SHOW REFUSED FILES tells of them: who is refused is not heard of again."""
+        refused, cleared = _refusals(lake, requests, outcomes)
+        try:
+            self.ledger.refusals.update(table, refused, cleared)
+        except (Unavailable, OutcomeUnknown, BudgetExhausted) as error:
+            later = Unavailable(f"the refusal cannot be written down: {error}")
+            return [later if isinstance(o, InvalidInput) else o for o in outcomes]
+        except InvalidInput as error:  # what is there cannot be read; registering goes on
+            log.warning("refusals_not_listed", table=table, error=str(error))
         return outcomes
 
     # -- deciding --------------------------------------------------------------------------------------------------
@@ -225,6 +239,33 @@ def _commands(
                 draft.apply(command)
         commands.append(command)
     return commands
+
+
+def _refusals(
+    lake: Lake, requests: Sequence[Request], outcomes: Sequence[Trouble | None]
+) -> tuple[dict[str, tuple[str, str]], set[str]]:
+    """Rule and reason by path of what is refused, and the paths of which there is nothing more to tell."""
+    refused: dict[str, tuple[str, str]] = {}
+    cleared: set[str] = set()
+    for request, trouble in zip(requests, outcomes, strict=True):
+        if request.path is None or isinstance(trouble, Unavailable | OutcomeUnknown):
+            continue
+        path = _name_of(lake, request.path)
+        if trouble is None or trouble.rule == "file-absent" or request.action == "delete":
+            cleared.add(path)
+            refused.pop(path, None)
+        else:
+            refused[path] = trouble.rule, str(trouble).removeprefix(f"{trouble.rule}: ")
+            cleared.discard(path)
+    return refused, cleared
+
+
+def _name_of(lake: Lake, path: str) -> str:
+    """As the listing has it; as it was announced if it lies elsewhere."""
+    try:
+        return lake.relative(path)
+    except InvalidInput:
+        return path
 
 
 def _command(request: Request, look: _Look, draft: Draft) -> Command | Trouble:

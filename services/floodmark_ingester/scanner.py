@@ -6,7 +6,8 @@ is not read again. What was announced and is still not registered as it looks, b
 time changed, or because Kafka lost it, is announced again, later each time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -111,7 +112,19 @@ class Scanner:
             raise Unavailable(f"none of the {len(missing)} registered files is in {lake.location}; none is deleted")
         news += [n for s in missing if (n := self._gone_news(lake, definition, s, before))]
         self._announce(news)
+        waiting = {p for p, file in files.items() if (known := by_path.get(p)) is None or known.stamp != file.stamp}
+        self._forget_refusals(table, lake, files, waiting)
         return len(news)
+
+    def _forget_refusals(self, table: str, lake: Lake, listed: Collection[str], waiting: Set[str]) -> None:
+        """Of files that have gone, or are registered as they look. A list that cannot be read stays as it is."""
+        with suppress(InvalidInput):
+            self.ledger.refusals.change(
+                table,
+                lambda known: known.still(
+                    lambda path: path in waiting or (path not in listed and _may_be_there(lake, path)), lambda: waiting
+                ),
+            )
 
     def _complain(self, table: str, error: str) -> None:
         """Once for each reason: the scan comes by several times a second."""
@@ -184,6 +197,14 @@ class Scanner:
 def _outgoing(envelope: Envelope) -> Outgoing:
     encoded = encode(envelope)
     return Outgoing(ANNOUNCEMENTS.name, encoded.key, encoded.value, encoded.headers)
+
+
+def _may_be_there(lake: Lake, path: str) -> bool:
+    """Whether there is something of this name; true when it cannot be told, or lies elsewhere."""
+    try:
+        return lake.file(path) is not None
+    except InvalidInput:
+        return True
 
 
 def _looks_whole(lake: Lake, file: LakeFile) -> bool:

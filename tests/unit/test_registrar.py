@@ -481,3 +481,58 @@ def test_a_table_that_goes_while_outboxes_are_published_keeps_nobody_waiting(
     desk.publisher.trouble = None
     monkeypatch.setattr(desk.ledger.registry, "tables", lambda: ["arcs", "rides"])
     assert desk.outbox.publish_all() == 1
+
+
+# -- what is refused is told of ------------------------------------------------------------------------------------
+
+
+def refused_of(desk: Desk) -> dict[str, str]:
+    return {f.path: f.rule for f in desk.ledger.refusals.read("rides").files}
+
+
+def test_every_refusal_is_on_the_list_until_the_file_is_registered_or_forgotten(desk: Desk) -> None:
+    (desk.location / "a").write_bytes(b"no parquet")
+    desk.write("_b", "c")
+    desk.ask(add("a"), add("_b"), add("c"), add("../d"), add("absent"))
+    assert refused_of(desk) == {"a": "not-parquet", "_b": "hidden-name", "../d": "outside-location"}
+    assert desk.ledger.refusals.read("rides").files[0].reason.startswith("a is not a whole Parquet file: ")
+    desk.write("a")
+    assert desk.ask(add("a"), delete("_b"), delete("../d"))[:2] == [None, None]
+    assert refused_of(desk) == {}
+
+
+def test_a_refused_file_that_was_removed_is_off_the_list_when_that_is_noticed(desk: Desk) -> None:
+    (desk.location / "a").write_bytes(b"no parquet")
+    desk.ask(add("a"))
+    (desk.location / "a").unlink()
+    (refused,) = desk.ask(add("a"))
+    assert (getattr(refused, "rule", None), refused_of(desk)) == ("file-absent", {})
+
+
+def test_a_refusal_in_the_write_is_on_the_list_too(desk: Desk) -> None:
+    write_fares(desk.location / "a", [1.5], pa.float64())
+    write_fares(desk.location / "b", ["1.5"], pa.string())
+    desk.ask(add("a"), add("b"))
+    assert refused_of(desk) == {"b": "schema"}
+
+
+def test_nobody_is_refused_before_that_is_written_down(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The announcement is dead-lettered and never comes again, so the list would never tell of it."""
+
+    def away(*_: object) -> None:
+        raise Unavailable("not connected to ZooKeeper")
+
+    (desk.location / "a").write_bytes(b"no parquet")
+    desk.write("b")
+    monkeypatch.setattr(desk.ledger.refusals, "update", away)
+    trouble, fine = desk.ask(add("a"), add("b"))
+    assert isinstance(trouble, Unavailable)
+    assert (fine, set(desk.names)) == (None, {"b"})
+
+
+def test_a_list_that_cannot_be_read_keeps_no_file_from_being_registered(desk: Desk) -> None:
+    """INV-14."""
+    desk.kit.store.commit([Create(paths.refused("rides"), b"\xf0 damaged")])
+    desk.write("a")
+    fine, refused = desk.ask(add("a"), add("_b"))
+    assert (fine, getattr(refused, "rule", None)) == (None, "hidden-name")

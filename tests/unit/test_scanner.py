@@ -236,3 +236,24 @@ def test_a_file_registered_through_a_link_is_gone_under_that_name(watch: Watch) 
     assert watch.scan() == [("delete", "l")]
     watch.register()
     assert set(watch.ledger.registry.snapshot("rides").by_name) == {"day=1/a.parquet"}
+
+
+def test_a_refused_file_that_went_or_is_registered_is_off_the_list_of_refused_ones(watch: Watch) -> None:
+    """Also when somebody else registered it, and the list of the one who did was not written."""
+    for name in ("a.parquet", "b.parquet", "c.parquet"):
+        (watch.location / name).write_bytes(b"PAR1 no parquet PAR1")
+    watch.scan()
+    watch.register()
+
+    def listed() -> list[str]:
+        return sorted(f.path for f in watch.ledger.refusals.read("rides").files)
+
+    assert listed() == ["a.parquet", "b.parquet", "c.parquet"]
+    (watch.location / "a.parquet").unlink()
+    write_parquet(watch.location / "b.parquet", 1, 2)
+    watch.scan()
+    assert listed() == ["b.parquet", "c.parquet"]
+    watch.register()
+    watch.ledger.refusals.update("rides", {"b.parquet": ("not-parquet", "an older word")}, ())
+    watch.scan()
+    assert listed() == ["c.parquet"]

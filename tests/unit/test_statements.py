@@ -24,6 +24,7 @@ from floodmark.sql.statements import (
     Select,
     SetOption,
     ShowCreate,
+    ShowRefusedFiles,
     ShowTables,
     ShowViews,
     Statement,
@@ -38,6 +39,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "broker.md"
     ("text", "statement"),
     [
         ("show tables;", ShowTables()),
+        ("SHOW REFUSED FILES Rides", ShowRefusedFiles("rides")),
         ("SHOW MATERIALIZED VIEWS", ShowViews()),
         ("SHOW CREATE TABLE `Trips`", ShowCreate("table", "trips")),
         ("SHOW CREATE MATERIALIZED VIEW v", ShowCreate("view", "v")),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from floodmark.core.buckets import Entry, State
 from floodmark.core.dispatch import Progress, Record
+from floodmark.core.errors import InvalidInput
 from floodmark.core.tables import TableHeader
 from floodmark.ledger.ledger import Ledger
 
@@ -32,8 +33,22 @@ class ViewStanding:
     pins: tuple[Pin, ...] = ()
 
 
-def table_standings(ledger: Ledger) -> list[TableHeader]:
-    return [ledger.registry.header(name) for name in ledger.registry.tables()]
+@dataclass(frozen=True, slots=True)
+class TableStanding:
+    header: TableHeader
+    refused: int | None
+    """How many files are refused and wait for somebody; None when the list of them cannot be read."""
+
+
+def table_standings(ledger: Ledger) -> list[TableStanding]:
+    return [TableStanding(ledger.registry.header(n), refused_count(ledger, n)) for n in ledger.registry.tables()]
+
+
+def refused_count(ledger: Ledger, table: str) -> int | None:
+    try:
+        return ledger.refusals.read(table).count
+    except InvalidInput:
+        return None
 
 
 def view_standings(ledger: Ledger) -> list[ViewStanding]:

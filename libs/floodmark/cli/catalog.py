@@ -13,11 +13,10 @@ from rich.text import Text
 from floodmark.catalog.definitions import create_table, create_view
 from floodmark.catalog.documents import fields_of, table_request, view_request
 from floodmark.catalog.durations import format_duration
-from floodmark.catalog.status import Pin, ViewStanding, table_standings, view_standings
+from floodmark.catalog.status import Pin, TableStanding, ViewStanding, table_standings, view_standings
 from floodmark.catalog.times import time_ms, utc
 from floodmark.cli.ledger import Directory, Hosts, opened_ledger, refusals_told
 from floodmark.core.errors import InvalidInput
-from floodmark.core.tables import TableHeader
 
 tables = typer.Typer(no_args_is_help=True, help="Define base tables, list them, drop them.")
 views = typer.Typer(no_args_is_help=True, help="Define views, list them with their state, drop them.")
@@ -73,30 +72,36 @@ def drop_table(
 
 @tables.command("list")
 def list_tables(*, as_json: AsJson = False, zookeeper: Hosts = None, directory: Directory = None) -> None:
-    """Every table with its data: segments, from when to when, registry version."""
+    """Every table with its data: segments, refused files, from when to when, registry version.
+
+    Why files are refused: floodmark sql "SHOW REFUSED FILES t".
+    """
     with refusals_told(), opened_ledger(zookeeper, directory) as ledger:
-        headers = table_standings(ledger)
+        standings = table_standings(ledger)
     if as_json:
-        print(json.dumps([_table_facts(h) for h in headers], indent=2))
+        print(json.dumps([_table_facts(s) for s in standings], indent=2))
     else:
-        columns = ("table", "segments", "from", "to", "version", "location")
-        _print(columns, [_table_row(h) for h in headers], none="no table is defined")
+        columns = ("table", "segments", "refused files", "from", "to", "version", "location")
+        _print(columns, [_table_row(s) for s in standings], none="no table is defined")
 
 
-def _table_facts(header: TableHeader) -> dict[str, Any]:
+def _table_facts(standing: TableStanding) -> dict[str, Any]:
+    header = standing.header
     return {
         "name": header.definition.name,
         "location": header.definition.location,
         "segments": header.segment_count,
+        "refused_files": standing.refused,
         "min_start_ms": header.min_start_ms,
         "max_last_ms": header.max_last_ms,
         "version": header.version,
     }
 
 
-def _table_row(header: TableHeader) -> tuple[object, ...]:
-    definition = header.definition
-    data = (header.segment_count, utc(header.min_start_ms), utc(header.max_last_ms))
+def _table_row(standing: TableStanding) -> tuple[object, ...]:
+    header, definition = standing.header, standing.header.definition
+    refused = "unreadable" if standing.refused is None else standing.refused
+    data = (header.segment_count, refused, utc(header.min_start_ms), utc(header.max_last_ms))
     return (definition.name, *data, header.version, definition.location)
 
 

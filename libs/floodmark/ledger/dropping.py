@@ -96,5 +96,6 @@ def _below(store: Store, table: str) -> Iterator[list[str]]:
     for path in slices:
         yield [f"{path}/{number}" for number in store.children(path)]
     yield slices
+    yield [paths.refused(table)]
     for parent in (paths.outbox(table), paths.holds(table), paths.condemned(table)):
         yield [f"{parent}/{name}" for name in store.children(parent)]

@@ -11,6 +11,7 @@ from floodmark.ledger.dropped import Dropped
 from floodmark.ledger.dropping import Dropping
 from floodmark.ledger.engine import Budgets, Engine, Outcome
 from floodmark.ledger.holds import Holds
+from floodmark.ledger.refusals import Refusals
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.retention import Retention
 from floodmark.ledger.session import Session
@@ -29,6 +30,7 @@ class Ledger:
     retention: Retention
     dropped: Dropped
     dropping: Dropping
+    refusals: Refusals
 
 
 def ledger_on(
@@ -54,6 +56,7 @@ def ledger_on(
         retention=Retention(engine, budgets, registry),
         dropped=dropped,
         dropping=Dropping(engine, budgets),
+        refusals=Refusals(engine, budgets),
     )
 
 

@@ -54,6 +54,10 @@ def condemned_at(name: str, version: int) -> str:
     return f"{condemned(name)}/{version:020d}"
 
 
+def refused(name: str) -> str:
+    return f"{table(name)}/refused"
+
+
 @lru_cache
 def view(name: str) -> str:
     return f"{VIEWS}/{checked_name(name, what='view')}"

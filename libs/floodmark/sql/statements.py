@@ -7,7 +7,7 @@ CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] v [LOCATION '...'] TBLPROP
 REFRESH MATERIALIZED VIEW v [FROM time TO time | BUCKET time]
 PAUSE | RESUME MATERIALIZED VIEW v
 DROP MATERIALIZED VIEW [IF EXISTS] v
-SHOW TABLES | MATERIALIZED VIEWS | CREATE TABLE t | CREATE MATERIALIZED VIEW v
+SHOW TABLES | REFUSED FILES t | MATERIALIZED VIEWS | CREATE TABLE t | CREATE MATERIALIZED VIEW v
 DESCRIBE [TABLE | MATERIALIZED VIEW] name
 EXPLAIN SELECT ...
 WHY STALE v [time]
@@ -102,6 +102,11 @@ class ShowTables:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowRefusedFiles:
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShowViews:
     pass
 
@@ -150,6 +155,7 @@ Statement = (
     | ResumeView
     | DropView
     | ShowTables
+    | ShowRefusedFiles
     | ShowViews
     | ShowCreate
     | Describe
