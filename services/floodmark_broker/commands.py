@@ -176,8 +176,7 @@ class Commands:
         now_ms = self.clock.now_ms()
         cause = Cause(ASKED, self.new_id(), now_ms, place=ASKED_BY)
         marked = self.ledger.views.mark_stale(asked.name, ranges, cause)
-        count = len(marked.invalidated) + len(marked.synthesized)
-        return done(f"{count} buckets of view {asked.name} are marked STALE and will be built again")
+        return done(f"{marked.count} buckets of view {asked.name} are marked STALE and will be built again")
 
     def pause(self, asked: PauseView) -> pa.Table:
         self.ledger.views.set_status(asked.name, ViewStatus.PAUSED)
@@ -243,10 +242,11 @@ class Commands:
     def why_stale(self, asked: WhyStale) -> pa.Table:
         state = self.ledger.views.state(asked.view)
         grid = state.header.definition.grid
-        stale = {s: e for s, e in sorted(state.entries.items()) if e.state is State.STALE}
+        first = {run.window(grid).start_ms: run.entry for run in state.runs}
+        stale = {s: e for s, e in sorted((state.entries | first).items()) if e.state is State.STALE}
         if asked.bucket is not None:
             start_ms = grid.start_of(time_ms(asked.bucket))
-            entry = state.entries.get(start_ms)
+            entry = state.at(start_ms)
             if entry is None or entry.state is not State.STALE:
                 is_ = "VACANT: it was never built" if entry is None else f"VALID since {utc(entry.refreshed_at_ms)}"
                 return relation(WHY_COLUMNS, [(utc(start_ms), is_, None, None, None, None)])

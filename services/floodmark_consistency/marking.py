@@ -30,6 +30,7 @@ def mark_view(ledger: Ledger, view: str, batch: Batch) -> None:
         table=seen.header.definition.table,
         invalidated=len(marked.invalidated),
         synthesized=len(marked.synthesized),
+        in_runs=marked.in_runs,
         first_bucket_ms=touched[0] if touched else None,
         last_bucket_ms=touched[-1] if touched else None,
         events=len(marks),

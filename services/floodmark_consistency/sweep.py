@@ -32,6 +32,8 @@ class Difference:
 
     entry: Entry | None = None
     live: Fingerprint | None = None
+    buckets: int = 1
+    """So many from this one on. Of those in a run it is only known that there is a source now, and not which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,10 @@ class Sweeper:
         if state.header.status is ViewStatus.DROPPING:
             return 0
         snapshot = self.ledger.registry.snapshot(state.header.definition.table)
-        found = outdated(state, snapshot) | holes(state) | uncovered(state.header, snapshot.header)
+        found = outdated(state, snapshot) | outdated_in_runs(state, snapshot)
+        found |= holes(state) | uncovered(state.header, snapshot.header)
         overdue = self._overdue(view, found)
-        return self._repair(state.header, overdue) if overdue else 0
+        return self._repair(state.header, [_stretch(state.header, s, found[s]) for s in overdue]) if overdue else 0
 
     def forget_all_but(self, views: list[str]) -> None:
         for gone in self._suspected.keys() - set(views):
@@ -83,22 +86,21 @@ class Sweeper:
         self._suspected[view] = suspected
         return sorted(s for s, suspicion in suspected.items() if now_ms - suspicion.since_ms >= self.grace_ms)
 
-    def _repair(self, header: ViewHeader, starts: list[int]) -> int:
-        view, width_ms = header.definition.name, header.definition.bucket_ms
+    def _repair(self, header: ViewHeader, stretches: list[Interval]) -> int:
+        view, first_ms = header.definition.name, stretches[0].start_ms
         now_ms = self.clock.now_ms()
         cause = Cause(kind="sweep", event_id=f"sweep/{now_ms}", marked_at_ms=now_ms)
-        extends = follows(header, starts[0])
-        marked = self.ledger.views.extend_coverage(view, starts[0], cause) if extends else Marked()
-        ranges = IntervalSet.of(Interval(s, s + width_ms) for s in starts)
-        marked += self.ledger.views.mark(view, [Mark(ranges, cause)])
-        repaired = len(marked.invalidated) + len(marked.synthesized)
+        extends = follows(header, first_ms)
+        marked = self.ledger.views.extend_coverage(view, first_ms, cause) if extends else Marked()
+        marked += self.ledger.views.mark(view, [Mark(IntervalSet.of(stretches), cause)])
+        repaired = marked.count
         if repaired or extends:
             log.warning(
                 "sweep_repaired",
                 view=view,
                 buckets=repaired,
-                first_bucket_ms=starts[0],
-                last_bucket_ms=starts[-1],
+                first_bucket_ms=first_ms,
+                last_bucket_ms=stretches[-1].end_ms - header.definition.bucket_ms,
                 coverage_extended=extends,
                 meaning=f"an event was lost, or is later than {self.grace_ms} ms",
             )
@@ -118,7 +120,26 @@ def outdated(state: ViewState, snapshot: Snapshot) -> dict[int, Difference]:
 
 
 def _moved(entry: Entry, versions: Mapping[str, int]) -> bool:
-    return any(versions.get(key) != version for key, version in entry.slice_versions.items())
+    """Whether the source may be another. An entry that came out of a run remembers no versions."""
+    built = entry.slice_versions
+    return not built or any(versions.get(key) != version for key, version in built.items())
+
+
+def outdated_in_runs(state: ViewState, snapshot: Snapshot) -> dict[int, Difference]:
+    """Stretches of VALID-empty runs that have a source by now."""
+    grid = state.header.definition.grid
+    runs = {run.window(grid): run.entry for run in state.runs if run.entry.state is State.VALID}
+    if not runs:
+        return {}
+    empty = IntervalSet.of(runs)
+    listed = [s.interval for s in snapshot.by_name.values() if s.interval is None or empty.overlaps(s.interval)]
+    timeless = None in listed
+    sources = IntervalSet.of(grid.widened(interval) for interval in listed if interval is not None)
+    different = {}
+    for window, entry in runs.items():
+        for part in (window,) if timeless else sources.clip(window):
+            different[part.start_ms] = Difference(entry, buckets=(part.end_ms - part.start_ms) // grid.width_ms)
+    return different
 
 
 def _live(header: ViewHeader, start_ms: int, snapshot: Snapshot) -> Fingerprint:
@@ -132,8 +153,17 @@ def holes(state: ViewState) -> dict[int, Difference]:
     header = state.header
     if header.coverage_start_ms is None or header.watermark_ms is None:
         return {}
-    covered = range(header.coverage_start_ms, header.watermark_ms, header.definition.bucket_ms)
-    return {start: Difference() for start in covered if start not in state.entries}
+    if header.coverage_start_ms == header.watermark_ms:
+        return {}
+    grid = header.definition.grid
+    shards = IntervalSet.of(run.window(grid) for run in state.runs)
+    listed = shards.union(Interval(s, s + grid.width_ms) for s in state.entries)
+    vacant = listed.gaps(Interval(header.coverage_start_ms, header.watermark_ms))
+    return {gap.start_ms: Difference(buckets=(gap.end_ms - gap.start_ms) // grid.width_ms) for gap in vacant}
+
+
+def _stretch(header: ViewHeader, start_ms: int, difference: Difference) -> Interval:
+    return Interval(start_ms, start_ms + difference.buckets * header.definition.bucket_ms)
 
 
 def uncovered(header: ViewHeader, table: TableHeader) -> dict[int, Difference]:

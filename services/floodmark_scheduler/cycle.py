@@ -32,7 +32,7 @@ from floodmark.core.tables import TableHeader, ViewStatus
 from floodmark.core.transitions import Mode
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.registry import WindowSource
-from floodmark_scheduler.eyes import Eyes, SeenView
+from floodmark_scheduler.eyes import Eyes, SeenView, Unsettled
 from floodmark_scheduler.sending import Task, TaskSender
 from floodmark_scheduler.watch import ViewWatch
 
@@ -40,6 +40,10 @@ log = structlog.get_logger()
 
 LANE_TURN_MS = 300
 """A lane that takes longer, because much of it needs no task, goes on in the next cycle: the others get their turn."""
+SETTLE_AGAIN_MS = 5_000
+"""Where nothing could be settled, more data seldom changes that."""
+STALE_ENOUGH = 1_024
+"""While so many buckets are STALE, no more are taken out of STALE runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class Scheduler:
         for name, view in list(self.eyes.views.items()):
             by_lane: dict[Lane, list[Wanted]] = {lane: [] for lane in Lane}
             try:
+                self._settle(view)
                 self._tidy(view)
                 for want in self._wanted(view, free, alive):
                     by_lane[want.lane].append(want)
@@ -122,7 +127,7 @@ class Scheduler:
         now_ms = self.clock.now_ms()
         cutoff_ms = append_cutoff_ms(table, now_ms=now_ms, buffer_ms=self.lanes.append_buffer_ms)
         stale, records = view.stale(), view.dispatched()
-        self.watch.observe(header, stale, records, cutoff_ms=cutoff_ms, now_ms=now_ms)
+        self.watch.observe(header, stale, records, view.stale_runs(), cutoff_ms=cutoff_ms, now_ms=now_ms)
         starts = [*oldest_cause_first(stale), *self._vacant(view, cutoff_ms, sum(free.values()) + len(records))]
         for start_ms in starts:
             record, entry = records.get(start_ms), stale.get(start_ms)
@@ -142,8 +147,8 @@ class Scheduler:
         """VACANT buckets to append: the newest few for the live lane, then from the watermark on."""
         if cutoff_ms is None or not behind_ms(view.header, cutoff_ms):
             return []
-        newest = vacant_starts(view.header, view.exists, cutoff_ms, newest_first=True)
-        oldest = vacant_starts(view.header, view.exists, cutoff_ms, newest_first=False)
+        newest = vacant_starts(view.header, view.exists, view.runs, cutoff_ms, newest_first=True)
+        oldest = vacant_starts(view.header, view.exists, view.runs, cutoff_ms, newest_first=False)
         return list(dict.fromkeys((*islice(newest, self.lanes.live_buckets), *islice(oldest, most))))
 
     def _is_due(self, record: Record, *, now_ms: int, alive: set[str]) -> bool:
@@ -169,6 +174,39 @@ class Scheduler:
         stale = view.stale()
         done = {s: r.task_id for s, r in records.items() if s not in stale and view.exists(s)}
         self.ledger.dispatch.finish_all(view.header, done)
+
+    def _settle(self, view: SeenView) -> None:
+        """Long stretches without a source need no tasks: they become VALID-empty as they are."""
+        header, name = view.header, view.header.definition.name
+        table = self.eyes.tables.get(header.definition.table)
+        if table is None or header.status is ViewStatus.PAUSED or header.coverage_start_ms is None:
+            return
+        cutoff_ms = append_cutoff_ms(table, now_ms=self.clock.now_ms(), buffer_ms=self.lanes.append_buffer_ms)
+        if cutoff_ms is None or not self._may_settle(view, table, cutoff_ms):
+            return
+        try:
+            settled = self.ledger.views.settle(name, header.incarnation, end_ms=cutoff_ms)
+        except BudgetExhausted as error:
+            log.warning("runs_not_settled", view=name, error=str(error))  # the next cycle tries again
+            return
+        if settled.empty or settled.opened:
+            log.info("runs_settled", view=name, empty_buckets=settled.empty, shards_to_build=settled.opened)
+            self.eyes.look_at(name)
+        else:
+            again_at_ms = self.clock.monotonic_ms() + SETTLE_AGAIN_MS
+            view.unsettled = Unsettled(
+                view.runs, header.definition.grid.start_of(cutoff_ms), table.version, again_at_ms
+            )
+
+    def _may_settle(self, view: SeenView, table: TableHeader, cutoff_ms: int) -> bool:
+        """Whether there is anything that may be settled. What comes out of STALE runs waits for what did before."""
+        is_owed = bool(view.stale_runs()) and sum(len(s.whole.stale) for s in view.shards.values()) < STALE_ENOUGH
+        if not is_owed and not any(True for _ in view.vacant(cutoff_ms)):
+            return False
+        last, end_ms = view.unsettled, view.header.definition.grid.start_of(cutoff_ms)
+        if last is None or last.runs != view.runs or last.end_ms != end_ms:
+            return True
+        return last.table_version != table.version and self.clock.monotonic_ms() >= last.again_at_ms
 
     # -- giving out ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ breaks. A look that does not come to its end is begun again with everything.
 """
 
 import queue
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from hashlib import blake2b
@@ -16,9 +16,11 @@ from operator import or_
 
 import structlog
 
-from floodmark.core.buckets import BUCKETS_PER_SHARD, Entry
+from floodmark.core.buckets import BUCKETS_PER_SHARD, Entry, State
 from floodmark.core.dispatch import Record
 from floodmark.core.errors import InvalidInput
+from floodmark.core.intervals import Interval
+from floodmark.core.runs import NO_RUNS, Run, Runs, whole_shards
 from floodmark.core.tables import TableHeader, ViewHeader, ViewStatus
 from floodmark.ledger import codec, paths
 from floodmark.ledger.dispatch import decode_records
@@ -48,15 +50,38 @@ class ShardSummary:
         return cls(blocks, Summary(stale, reduce(or_, (block.present for block in blocks.values()), 0)))
 
 
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """On what nothing could be settled the last time, and when to try again though only other data came."""
+
+    runs: Runs
+    end_ms: int
+    table_version: int
+    again_at_ms: int
+
+
 @dataclass(slots=True)
 class SeenView:
     """One view as of the last look."""
 
     header: ViewHeader
+    runs: Runs = NO_RUNS
     shards: dict[int, ShardSummary] = field(default_factory=dict)
     records: dict[int, dict[int, Record]] = field(default_factory=dict)
     decided_on: dict[int, tuple[int, Entry | None]] = field(default_factory=dict)
     """The table version and the entry a bucket had when it was last given or refused a task, by bucket start."""
+    unsettled: "Unsettled | None" = None
+
+    def vacant(self, end_ms: int) -> Iterator[Interval]:
+        """The whole shards that are VACANT from the watermark up to this time."""
+        if self.header.watermark_ms is None or end_ms <= self.header.watermark_ms:
+            return
+        for wanted in whole_shards(Interval(self.header.watermark_ms, end_ms), self.header.definition.grid):
+            nodes = (Interval(n, n + 1) for n in self.shards if wanted.start_ms <= n < wanted.end_ms)
+            yield from self.runs.shards.union(nodes).gaps(wanted)
+
+    def stale_runs(self) -> list[Run]:
+        return [run for run in self.runs if run.entry.state is State.STALE]
 
     def stale(self) -> dict[int, Entry]:
         return {start: entry for shard in self.shards.values() for start, entry in shard.whole.stale.items()}
@@ -65,8 +90,11 @@ class SeenView:
         return {start: record for shard in self.records.values() for start, record in shard.items()}
 
     def exists(self, start_ms: int) -> bool:
-        shard = self.shards.get(self.header.definition.grid.shard_of(start_ms))
-        return shard is not None and bool(shard.whole.present >> self._bit(start_ms) & 1)
+        number = self.header.definition.grid.shard_of(start_ms)
+        shard = self.shards.get(number)
+        if shard is None:
+            return self.runs.at(number) is not None
+        return bool(shard.whole.present >> self._bit(start_ms) & 1)
 
     def summary(self, number: int, data: bytes, *, what: str) -> ShardSummary:
         """A shard as it is now. Only the blocks that are not known yet are decoded."""
@@ -127,6 +155,11 @@ class Eyes:
         self._everything = False
         return everything or bool(changed)
 
+    def look_at(self, view: str) -> None:
+        """Read one view's header, runs and new shards now, after a write of our own: its watches may take a moment."""
+        self._look_at_view(view)
+        self._look_at_shards(view, "shards")
+
     # -- reading what changed --------------------------------------------------------------------------------------
 
     def _read_again(self, changed: Iterable[str]) -> None:
@@ -180,8 +213,19 @@ class Eyes:
             return
         parent = paths.shards(view) if kind == "shards" else paths.dispatch(view)
         known = seen.shards if kind == "shards" else seen.records
+        if kind == "shards":
+            self._look_at_runs(
+                seen, parent
+            )  # before the nodes: what leaves a run in between is seen twice, not nowhere
         names = self._store.children_watched(parent, self._changed.put)
         self._read_shards([(view, kind, n) for n in map(int, names) if n not in known])
+
+    def _look_at_runs(self, seen: SeenView, path: str) -> None:
+        (node,) = self._store.read_watched([path], self._changed.put)
+        try:
+            seen.runs = NO_RUNS if node is None else codec.decode_runs(node.data, what=path)
+        except InvalidInput as error:
+            log.error("view_not_readable", path=path, error=str(error))  # noqa: TRY400 - the sentence says it all
 
     def _read_shards(self, shards: Iterable[_ShardName]) -> None:
         """All in one go, of however many views they are."""

@@ -9,14 +9,15 @@ none of them     otherwise; above all when there is no input
 A view may be in several of these at once: a file that was lost years ago does not hide that new data is not built.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from floodmark.core.buckets import Entry
+from floodmark.core.buckets import BUCKETS_PER_SHARD, Entry
 from floodmark.core.dispatch import Progress, Record
+from floodmark.core.runs import Run
 from floodmark.core.scheduling import behind_ms, owed_since_ms
 from floodmark.core.tables import ViewHeader
 
@@ -62,15 +63,20 @@ class ViewWatch:
         view: ViewHeader,
         stale: Mapping[int, Entry],
         records: Mapping[int, Record],
+        runs: Sequence[Run] = (),
         *,
         cutoff_ms: int | None,
         now_ms: int,
     ) -> None:
+        """`runs` are the STALE ones; each is as late as its first bucket."""
+        grid = view.definition.grid
+        stale = {**stale, **{run.window(grid).start_ms: run.entry for run in runs}}
+        in_runs = sum((run.end - run.first) * BUCKETS_PER_SHARD - 1 for run in runs)
         watched = self._views.setdefault(view.definition.name, _Watched())
         stuck = {start_ms: condition for start_ms, record in records.items() if (condition := _stuck(record))}
         watched.waits = {w: watched.waits.get(w, now_ms) for w in _waits(view, stale, stuck, cutoff_ms)}
         self._report(view, watched, self._pins(view, watched, stuck, now_ms), records, now_ms)
-        self._measure(view, stale, cutoff_ms, now_ms)
+        self._measure(view, stale, in_runs, cutoff_ms, now_ms)
 
     def forget(self, name: str) -> None:
         """The view is paused or gone, or another scheduler leads: nothing is expected of it here."""
@@ -108,11 +114,13 @@ class ViewWatch:
                 waited_ms = now_ms - since_ms[bucket_ms] if bucket_ms in since_ms else None
                 _tell(condition, view, bucket_ms, records.get(bucket_ms), waited_ms=waited_ms)
 
-    def _measure(self, view: ViewHeader, stale: Mapping[int, Entry], cutoff_ms: int | None, now_ms: int) -> None:
+    def _measure(
+        self, view: ViewHeader, stale: Mapping[int, Entry], in_runs: int, cutoff_ms: int | None, now_ms: int
+    ) -> None:
         name = view.definition.name
         first_ms = min(map(owed_since_ms, stale.values()), default=now_ms)
         self._behind.labels(name).set(behind_ms(view, cutoff_ms) / 1000)
-        self._stale.labels(name).set(len(stale))
+        self._stale.labels(name).set(len(stale) + in_runs)
         self._stale_for.labels(name).set(max(0, now_ms - first_ms) / 1000)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from floodmark.core.buckets import ASKED, BucketGrid, Cause, Entry, State, synthesized
 from floodmark.core.fingerprint import EMPTY, Fingerprint
+from floodmark.core.runs import NO_RUNS
 from floodmark.core.scheduling import (
     Lane,
     Revert,
@@ -79,9 +80,9 @@ def test_a_view_is_behind_by_the_whole_buckets_that_the_cutoff_admits() -> None:
 def test_vacant_buckets_are_found_from_both_ends() -> None:
     """Oldest first for the backfill, newest first for the live lane; existing ones are skipped."""
     exists = {2 * HOUR_MS, 5 * HOUR_MS}.__contains__
-    hours = [s // HOUR_MS for s in vacant_starts(view(1), exists, 7 * HOUR_MS + 5, newest_first=False)]
+    hours = [s // HOUR_MS for s in vacant_starts(view(1), exists, NO_RUNS, 7 * HOUR_MS + 5, newest_first=False)]
     assert hours == [1, 3, 4, 6]
-    hours = [s // HOUR_MS for s in vacant_starts(view(1), exists, 7 * HOUR_MS + 5, newest_first=True)]
+    hours = [s // HOUR_MS for s in vacant_starts(view(1), exists, NO_RUNS, 7 * HOUR_MS + 5, newest_first=True)]
     assert hours == [6, 4, 3, 1]
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from floodmark.core.buckets import Entry, State
+from floodmark.core.buckets import BUCKETS_PER_SHARD, Entry, State
 from floodmark.core.dispatch import Progress, Record
 from floodmark.core.errors import InvalidInput
 from floodmark.core.tables import TableHeader
@@ -61,6 +61,8 @@ def view_standing(ledger: Ledger, name: str) -> ViewStanding:
     end_ms = ledger.registry.header(header.definition.table).max_last_ms
     known = end_ms is not None and header.watermark_ms is not None
     counts = Counter(_kind(entry) for entry in state.entries.values())
+    for run in state.runs:
+        counts[_kind(run.entry)] += (run.end - run.first) * BUCKETS_PER_SHARD
     return ViewStanding(
         name=name,
         table=header.definition.table,

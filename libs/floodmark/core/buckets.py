@@ -122,6 +122,10 @@ class BucketGrid:
         """The starts of the buckets that overlap the interval."""
         return range(self.start_of(interval.start_ms), interval.end_ms, self.width_ms)
 
+    def widened(self, interval: Interval) -> Interval:
+        """The whole buckets that overlap the interval."""
+        return Interval(self.start_of(interval.start_ms), self.start_of(interval.end_ms - 1) + self.width_ms)
+
     def shard_of(self, start_ms: int) -> int:
         return start_ms // self.width_ms // BUCKETS_PER_SHARD
 

@@ -62,6 +62,26 @@ class IntervalSet:
         at = bisect_left(self.intervals, window.start_ms, key=lambda i: i.end_ms - 1)
         return at < len(self.intervals) and self.intervals[at].overlaps(window)
 
+    def gaps(self, window: Interval) -> Iterator[Interval]:
+        """What of a window is in none of them, in order."""
+        at_ms = window.start_ms
+        for taken in self._overlapping(window):
+            if at_ms < taken.start_ms:
+                yield Interval(at_ms, taken.start_ms)
+            at_ms = taken.end_ms
+        if at_ms < window.end_ms:
+            yield Interval(at_ms, window.end_ms)
+
+    def without(self, other: "IntervalSet") -> "IntervalSet":
+        return IntervalSet(tuple(gap for interval in self.intervals for gap in other.gaps(interval)))
+
+    def _overlapping(self, window: Interval) -> Iterator[Interval]:
+        first = bisect_left(self.intervals, window.start_ms, key=lambda i: i.end_ms - 1)
+        for n in range(first, len(self.intervals)):
+            if self.intervals[n].start_ms >= window.end_ms:
+                return
+            yield self.intervals[n]
+
     def __iter__(self) -> Iterator[Interval]:
         return iter(self.intervals)
 

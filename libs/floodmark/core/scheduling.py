@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from floodmark.core.buckets import ASKED, BucketGrid, Entry
 from floodmark.core.fingerprint import Fingerprint
+from floodmark.core.intervals import Interval, IntervalSet
+from floodmark.core.runs import Runs
 from floodmark.core.tables import TableHeader, ViewHeader
 from floodmark.core.transitions import Mode
 
@@ -61,14 +63,19 @@ def behind_ms(view: ViewHeader, cutoff_ms: int | None) -> int:
 
 
 def vacant_starts(
-    view: ViewHeader, exists: Callable[[int], bool], cutoff_ms: int, *, newest_first: bool
+    view: ViewHeader, exists: Callable[[int], bool], runs: Runs, cutoff_ms: int, *, newest_first: bool
 ) -> Iterator[int]:
-    """VACANT buckets that end by the cutoff, from the watermark on."""
+    """VACANT buckets that end by the cutoff, from the watermark on. Runs are passed over as a whole."""
     assert view.watermark_ms is not None
     grid = view.definition.grid
-    first, last = view.watermark_ms, grid.start_of(cutoff_ms) - grid.width_ms
-    starts = range(first, last + 1, grid.width_ms)
-    return (start for start in (reversed(starts) if newest_first else starts) if not exists(start))
+    end_ms = grid.start_of(cutoff_ms)
+    if end_ms <= view.watermark_ms:
+        return
+    taken = IntervalSet.of(run.window(grid) for run in runs)
+    stretches = list(taken.gaps(Interval(view.watermark_ms, end_ms)))
+    for stretch in reversed(stretches) if newest_first else stretches:
+        starts = range(stretch.start_ms, stretch.end_ms, grid.width_ms)
+        yield from (start for start in (reversed(starts) if newest_first else starts) if not exists(start))
 
 
 def lane_of(start_ms: int, entry: Entry | None, *, grid: BucketGrid, cutoff_ms: int | None, live_buckets: int) -> Lane:

@@ -14,13 +14,21 @@ from collections.abc import Callable
 from floodmark.core.buckets import BucketGrid, Entry, Shard
 
 EntryAt = Callable[[int], Entry | None]
+StretchEnd = Callable[[int], int]
+"""Where a stretch of once-valid buckets that is known as a whole ends, for its first bucket; else the bucket itself."""
 
 
-def advanced(watermark_ms: int, grid: BucketGrid, entry_at: EntryAt) -> int:
-    """The watermark after the run of once-valid buckets that begins at it."""
-    while (entry := entry_at(watermark_ms)) is not None and entry.ever_valid:
-        watermark_ms += grid.width_ms
-    return watermark_ms
+def advanced(
+    watermark_ms: int, grid: BucketGrid, entry_at: EntryAt, stretch_end: StretchEnd = lambda start_ms: start_ms
+) -> int:
+    """The watermark after the once-valid buckets that begin at it without a gap."""
+    while True:
+        if (end_ms := stretch_end(watermark_ms)) > watermark_ms:
+            watermark_ms = end_ms
+        elif (entry := entry_at(watermark_ms)) is not None and entry.ever_valid:
+            watermark_ms += grid.width_ms
+        else:
+            return watermark_ms
 
 
 def depends_on_header(start_ms: int, *, watermark_ms: int, grid: BucketGrid, shard: Shard) -> bool:

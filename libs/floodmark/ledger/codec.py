@@ -26,6 +26,7 @@ from floodmark.core.errors import InvalidInput
 from floodmark.core.fingerprint import Fingerprint
 from floodmark.core.intervals import Interval
 from floodmark.core.registry import Event, ReportedChange
+from floodmark.core.runs import NO_RUNS, Run, Runs
 from floodmark.core.segments import Part, Segment, Slice
 from floodmark.core.tables import CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader, ViewStatus
 
@@ -365,6 +366,39 @@ def _stretches(values: Iterable[tuple[int, T]], width_ms: int) -> Iterator[tuple
         first_ms, count, last = start_ms, 1, value
     if last is not None:
         yield first_ms, count, last
+
+
+def encode_runs(runs: Runs) -> bytes:
+    """`{"entries": [entry, ...], "runs": [[gap to the one before, shards, which entry], ...]}`; no runs, no bytes."""
+    if not runs:
+        return b""
+    at: dict[bytes, int] = {}
+    rows: list[tuple[int, int, int]] = []
+    end = 0
+    for run in runs:
+        which = at.setdefault(_packed(encode_entry(run.entry)), len(at))
+        rows.append((run.first - end, run.end - run.first, which))
+        end = run.end
+    return pack({"entries": list(at), "runs": rows})
+
+
+def decode_runs(data: bytes, *, what: str) -> Runs:
+    if not data:
+        return NO_RUNS
+    raw = unpack(data, what=what)
+
+    def build() -> Runs:
+        entries = [decode_entry(_unpacked(entry), what=what) for entry in raw["entries"]]
+        found: list[Run] = []
+        end = 0
+        for gap, count, which in (row[:3] for row in raw["runs"]):
+            if count < 1 or (found and gap < 0):
+                raise ValueError("its runs overlap or are empty")
+            first, end = end + gap, end + gap + count
+            found.append(Run(first, end, entries[which]))
+        return Runs(tuple(found))
+
+    return decoding(what, build)
 
 
 def encode_entry(entry: Entry) -> tuple[Any, ...]:

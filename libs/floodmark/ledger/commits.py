@@ -28,8 +28,8 @@ from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
 from floodmark.ledger.halving import halved
 from floodmark.ledger.holds import Hold
 from floodmark.ledger.registry import Registry
-from floodmark.ledger.store import ANY_VERSION, Check, Committed, Op, TooLarge, node_too_large
-from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, SeenShard
+from floodmark.ledger.store import ANY_VERSION, Check, Committed, Create, Op, Set, TooLarge, node_too_large
+from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, SeenShard, Walk
 
 BUILDS_PER_COMMIT_MAX = 1024
 
@@ -214,22 +214,25 @@ class Commits:
         table, checked = header.definition.table, group.slice_versions
         ops: list[Op] = [look.check_fence()]
         ops += [Check(paths.slice_(table, key), version) for key, version in checked.items()]
-        ops += [self._set_shard(look, number, shard) for number, shard in group.shards.items()]
-        moved, watermark_ops = _watermark(look, header, group, checked)
-        ops += watermark_ops
+        reach = _watermark(look, header, group, checked)
+        writes = look.set_shards(group.shards, checked=reach.shards, relying_on_runs=reach.through_runs)
+        self._check_room(view, look, group, writes)
+        ops += writes
+        ops += reach.header_ops
         ops += group.data_end.check() if group.data_end else []
         ops += [Check(hold.path, ANY_VERSION)] if hold else []  # renewed meanwhile or not, it must stand
-        kept = self._keeper(view, header.incarnation, moved, group.shards, ops)
+        kept = self._keeper(view, header.incarnation, reach.moved, group.shards, ops)
         return Write(ops, group.decisions, kept, from_memory=trusting)
 
-    def _set_shard(self, look: Look, number: int, shard: Shard) -> Op:
-        """The shard with what is committed, unless that leaves no room for the marks of its buckets."""
-        written, bytes_max = look.set_shard(number, shard), self._engine.limits.shard_bytes
-        if len(written.data) > bytes_max:
-            bare = Shard({start: replace(entry, cause=None) for start, entry in shard})
-            if (size := look.size_of(bare)) > bytes_max:
-                raise node_too_large(written.path, size, bytes_max)
-        return written
+    def _check_room(self, view: str, look: Look, group: _Group, writes: Iterable[Op]) -> None:
+        """Refuse what leaves a shard no room for the marks of its buckets."""
+        bytes_max = self._engine.limits.shard_bytes
+        shards = {paths.shard(view, number): shard for number, shard in group.shards.items()}
+        for write in writes:
+            if isinstance(write, Create | Set) and write.path in shards and len(write.data) > bytes_max:
+                bare = Shard({start: replace(entry, cause=None) for start, entry in shards[write.path]})
+                if (size := look.size_of(bare)) > bytes_max:
+                    raise node_too_large(write.path, size, bytes_max)
 
     def _keeper(
         self, view: str, incarnation: str, moved: ViewHeader | None, shards: Mapping[int, Shard], ops: Sequence[Op]
@@ -294,22 +297,22 @@ def _grouped(
     return _Group(decisions, changed, shards, data_end)
 
 
-def _watermark(
-    look: Look, header: ViewHeader, group: _Group, checked: Mapping[str, int]
-) -> tuple[ViewHeader | None, list[Op]]:
-    """The header to set, if the watermark moves, and what must be checked for it to be right."""
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """How far the watermark comes by a write, and what must be checked for that to be right."""
+
+    moved: ViewHeader | None
+    header_ops: list[Op]
+    shards: frozenset[int] = frozenset()
+    through_runs: bool = False
+
+
+def _watermark(look: Look, header: ViewHeader, group: _Group, checked: Mapping[str, int]) -> _Reach:
     if header.watermark_ms is None:
-        return None, []
+        return _Reach(None, [])
     grid = header.definition.grid
-    visited: set[int] = set()
-
-    def entry_at(start_ms: int) -> Entry | None:
-        number = grid.shard_of(start_ms)
-        visited.add(number)
-        shard = group.shards[number] if number in group.shards else look.shard(number)
-        return shard.get(start_ms)
-
-    reached_ms = watermark.advanced(header.watermark_ms, grid, entry_at)
+    walk = Walk(look, grid, group.shards)
+    reached_ms = watermark.advanced(header.watermark_ms, grid, walk.entry_at, walk.stretch_end)
     if reached_ms > header.watermark_ms:
         # Entries may outlive the end of the data they were built from; the watermark stays within it (INV-5).
         assert group.data_end is not None
@@ -317,7 +320,7 @@ def _watermark(
         reached_ms = header.watermark_ms if data_end_ms is None else min(reached_ms, grid.start_of(data_end_ms))
     if reached_ms > header.watermark_ms:
         moved = replace(header, watermark_ms=reached_ms)
-        return moved, [look.set_header(moved), *(look.check_shard(n) for n in sorted(visited - group.shards.keys()))]
+        return _Reach(moved, [look.set_header(moved)], frozenset(walk.visited), walk.through_runs)
     depends = any(
         watermark.depends_on_header(
             start_ms, watermark_ms=header.watermark_ms, grid=grid, shard=group.shards[grid.shard_of(start_ms)]
@@ -325,7 +328,7 @@ def _watermark(
         for start_ms in group.changed
         if start_ms >= header.watermark_ms
     )
-    return None, [look.check_header()] if depends else []
+    return _Reach(None, [look.check_header()] if depends else [])
 
 
 def _merged(listed: Iterable[Mapping[str, int]]) -> dict[str, int] | None:

@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
-from floodmark.core.buckets import BucketGrid, Cause, DataFile, Entry, Shard, State, synthesized
+from floodmark.core.buckets import BucketGrid, Cause, DataFile, Entry, State, synthesized
 from floodmark.core.errors import InvalidInput
 from floodmark.core.fingerprint import Fingerprint
+from floodmark.core.intervals import Interval, IntervalSet
+from floodmark.core.runs import Run, Runs, whole_shards
 from floodmark.core.tables import CoverageMode, ViewDefinition, ViewHeader, ViewStatus
-from floodmark.ledger import codec
 from floodmark.ledger.ledger import Ledger
 
 FORMAT = "floodmark-view-state"
@@ -136,7 +137,7 @@ def export_view(ledger: Ledger, view: str, *, now_ms: int) -> Export:
         ),
         coverage_start_ms=header.coverage_start_ms,
         watermark_ms=header.watermark_ms,
-        buckets=tuple(run_part(*run) for run in codec.runs(Shard(state.entries), d.grid)),
+        buckets=tuple(run_part(*run) for run in state.stretches()),
     )
 
 
@@ -213,8 +214,8 @@ def import_view(ledger: Ledger, export: Export, *, now_ms: int, files: FilesTher
     definition = ViewDefinition(**_fields(export.view))
     ledger.registry.header(definition.table)  # an unknown table is refused here
     cause = Cause("import", export.incarnation, now_ms)
-    entries = _stale_entries(export, definition.grid, cause)
-    _check_coverage(export, definition, entries)
+    entries, runs = _stale_entries(export, definition.grid, cause)
+    _check_coverage(export, definition)
     header = ViewHeader(
         definition=definition,
         incarnation=export.incarnation,
@@ -224,7 +225,7 @@ def import_view(ledger: Ledger, export: Export, *, now_ms: int, files: FilesTher
         status=ViewStatus.PAUSED if export.status is ViewStatus.PAUSED else ViewStatus.ACTIVE,
     )
     return ledger.views.restore(
-        header, entries, verified=lambda entries: _with_files(entries, files, cause), is_here=files.overlaps
+        header, entries, runs, verified=lambda entries: _with_files(entries, files, cause), is_here=files.overlaps
     )
 
 
@@ -239,8 +240,10 @@ def _fields(part: ViewPart) -> dict[str, Any]:
     return {name: getattr(part, name) for name in ViewPart.model_fields}
 
 
-def _stale_entries(export: Export, grid: BucketGrid, cause: Cause) -> dict[int, Entry]:
+def _stale_entries(export: Export, grid: BucketGrid, cause: Cause) -> tuple[dict[int, Entry], Runs]:
+    """The entries by bucket, and those of long stretches as runs."""
     entries: dict[int, Entry] = {}
+    long: list[Run] = []
     free_from_ms: int | None = None
     for run in export.buckets:
         window = grid.window(run.start_ms)  # refuses a start that is none
@@ -249,9 +252,17 @@ def _stale_entries(export: Export, grid: BucketGrid, cause: Cause) -> dict[int, 
                 "import-buckets", f"bucket {run.start_ms} of {export.view.name} stands twice or unsorted"
             )
         free_from_ms = run.start_ms + run.count * grid.width_ms
-        entry = _stale_entry(run, cause)
-        entries |= dict.fromkeys(range(run.start_ms, free_from_ms, grid.width_ms), entry)
-    return entries
+        entry, whole = _stale_entry(run, cause), _window(run, grid)
+        shards = IntervalSet() if run.files else whole_shards(whole, grid)
+        long += (Run(part.start_ms, part.end_ms, entry) for part in shards)
+        listed = IntervalSet.of(Interval(grid.shard_start(p.start_ms), grid.shard_start(p.end_ms)) for p in shards)
+        for part in listed.gaps(whole):
+            entries |= dict.fromkeys(grid.starts_in(part), entry)
+    return entries, Runs().put(long)
+
+
+def _window(run: RunPart, grid: BucketGrid) -> Interval:
+    return Interval(run.start_ms, run.start_ms + run.count * grid.width_ms)
 
 
 def _stale_entry(run: RunPart, cause: Cause) -> Entry:
@@ -270,7 +281,7 @@ def _stale_entry(run: RunPart, cause: Cause) -> Entry:
     return replace(built, cause=cause)
 
 
-def _check_coverage(export: Export, definition: ViewDefinition, entries: Mapping[int, Entry]) -> None:
+def _check_coverage(export: Export, definition: ViewDefinition) -> None:
     """Below the watermark, within coverage, no bucket is VACANT (INV-5)."""
     name, start_ms, watermark_ms = definition.name, export.coverage_start_ms, export.watermark_ms
     if start_ms is None or watermark_ms is None:
@@ -282,6 +293,11 @@ def _check_coverage(export: Export, definition: ViewDefinition, entries: Mapping
             "import-coverage",
             f"coverage [{start_ms}, {watermark_ms}) of {name} must be whole buckets of {definition.bucket_ms} ms",
         )
-    vacant = next((s for s in range(start_ms, watermark_ms, definition.bucket_ms) if s not in entries), None)
+    if start_ms == watermark_ms:
+        return
+    listed = IntervalSet.of(_window(run, definition.grid) for run in export.buckets)
+    vacant = next(listed.gaps(Interval(start_ms, watermark_ms)), None)
     if vacant is not None:
-        raise InvalidInput("import-coverage", f"{name} has no bucket {vacant}, though its coverage includes it")
+        raise InvalidInput(
+            "import-coverage", f"{name} has no bucket {vacant.start_ms}, though its coverage includes it"
+        )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from floodmark.core.buckets import Entry, Shard
+from floodmark.core.buckets import Entry
 from floodmark.core.dispatch import Record
 from floodmark.core.errors import InvalidInput
 from floodmark.core.fingerprint import Fingerprint, fingerprint
@@ -83,14 +83,16 @@ def _event(event: Event) -> Document:
 
 def view_document(ledger: Ledger, view: str) -> Document:
     state = ledger.views.state(view)
-    counts = Counter(_kind_of_state(entry) for entry in state.entries.values())
-    runs = codec.runs(Shard(state.entries), state.header.definition.grid)
+    stretches = state.stretches()
+    counts: Counter[str] = Counter()
+    for _, count, entry in stretches:
+        counts[_kind_of_state(entry)] += count
     return {
         "kind": "view",
         "name": view,
         "header": _header(state.header),
         "counts": {kind: counts[kind] for kind in ("VALID", "VALID-empty", "STALE", "STALE, never built")},
-        "buckets": [run_part(*run).model_dump(mode="json") for run in runs],
+        "buckets": [run_part(*run).model_dump(mode="json") for run in stretches],
         "dispatch": [_record(start, record) for start, record in sorted(ledger.dispatch.records(view).items())],
     }
 
@@ -123,7 +125,7 @@ def bucket_document(ledger: Ledger, view: str, time_ms: int) -> Document:
     """The bucket this time lies in, and its live source beside what it was built from."""
     header = ledger.views.header(view)
     window = header.definition.grid.window(header.definition.grid.start_of(time_ms))
-    entry = ledger.views.state(view, window).entries.get(window.start_ms)
+    entry = ledger.views.state(view, window).at(window.start_ms)
     record = ledger.dispatch.records(view).get(window.start_ms)
     live, source = _live_source(ledger, header, window.start_ms)
     return {

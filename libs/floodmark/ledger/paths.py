@@ -86,6 +86,13 @@ def shards(name: str) -> str:
     return f"{view(name)}/shards"
 
 
+runs = shards
+"""The content of the node above the shards: the runs of shards that have no node of their own."""
+
+touched = fences
+"""Set by whoever creates the node of a shard outside of runs. Who makes a run of VACANT shards checks that none was."""
+
+
 def shard(name: str, number: int) -> str:
     return f"{shards(name)}/{number}"
 

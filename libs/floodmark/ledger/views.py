@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from floodmark.core import transitions
-from floodmark.core.buckets import BucketGrid, Cause, Entry, Mark, Shard
+from floodmark.core.buckets import BUCKETS_PER_SHARD, BucketGrid, Cause, Entry, Mark, Shard
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.ports import new_id
+from floodmark.core.runs import NO_RUNS, Runs, touched_shards
 from floodmark.core.tables import ViewDefinition, ViewHeader, ViewStatus
 from floodmark.core.transitions import Build, Changed, Decision, Mode
 from floodmark.ledger import codec, paths
@@ -18,6 +20,7 @@ from floodmark.ledger.engine import Budgets, Done, Engine, Outcome, Write
 from floodmark.ledger.holds import Hold
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.store import Check, Conflicted, Create, Delete, Op, Set
+from floodmark.ledger.stretches import Settled, Stretches, covered_interval, partly_touched, touch_few
 from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, read_header, require_header
 
 REPLACED_NODES_MAX = 5_000
@@ -26,10 +29,22 @@ REPLACED_NODES_MAX = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """A view's header and the entries asked for, by bucket start."""
+    """A view's header and the entries asked for, by bucket start; those of buckets in runs are in the runs only."""
 
     header: ViewHeader
     entries: dict[int, Entry]
+    runs: Runs = NO_RUNS
+
+    def at(self, start_ms: int) -> Entry | None:
+        run = None if start_ms in self.entries else self.runs.at(self.header.definition.grid.shard_of(start_ms))
+        return self.entries.get(start_ms) if run is None else run.entry
+
+    def stretches(self) -> list[tuple[int, int, Entry]]:
+        """(first bucket, how many, entry) for each stretch of neighbours with one and the same entry, in order."""
+        grid = self.header.definition.grid
+        listed = codec.runs(Shard(self.entries), grid)
+        long = [(run.window(grid).start_ms, (run.end - run.first) * BUCKETS_PER_SHARD, run.entry) for run in self.runs]
+        return sorted([*listed, *long], key=itemgetter(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +53,17 @@ class Marked:
 
     invalidated: tuple[int, ...] = ()
     synthesized: tuple[int, ...] = ()
+    in_runs: int = 0
+    """How many more, in runs."""
 
     def __add__(self, other: "Marked") -> "Marked":
-        return Marked(self.invalidated + other.invalidated, self.synthesized + other.synthesized)
+        return Marked(
+            self.invalidated + other.invalidated, self.synthesized + other.synthesized, self.in_runs + other.in_runs
+        )
+
+    @property
+    def count(self) -> int:
+        return len(self.invalidated) + len(self.synthesized) + self.in_runs
 
 
 class Views:
@@ -52,6 +75,7 @@ class Views:
         self._dropped = dropped
         self._memory = Memory()
         self._commits = Commits(engine, budgets, registry, self._memory)
+        self._stretches = Stretches(engine, budgets, registry, self._memory)
 
     # -- existence -------------------------------------------------------------------------------------------------
 
@@ -81,6 +105,7 @@ class Views:
         header: ViewHeader,
         *,
         gate: str,
+        runs: Runs = NO_RUNS,
         replacing: str | None = None,
         claims: Callable[[], Sequence[Op]] = lambda: (),
     ) -> ViewHeader:
@@ -94,7 +119,7 @@ class Views:
             Create(paths.view(name), codec.encode_view(header)),
             Create(paths.fences(name), b""),
             Create(gate, b""),
-            Create(paths.shards(name), b""),
+            Create(paths.shards(name), codec.encode_runs(runs)),
             Create(paths.dispatch(name), b""),
         ]
 
@@ -192,6 +217,7 @@ class Views:
         self,
         header: ViewHeader,
         entries: Mapping[int, Entry],
+        runs: Runs = NO_RUNS,
         *,
         verified: Callable[[Mapping[int, Entry]], Mapping[int, Entry]] = lambda entries: entries,
         is_here: Callable[[str], bool] = lambda _location: False,
@@ -207,7 +233,7 @@ class Views:
         name, grid = header.definition.name, header.definition.grid
         hidden = replace(header, incarnation=new_id(self._engine.randomness), status=ViewStatus.DROPPING)
         gate = paths.closed(name, hidden.incarnation)
-        self._create(hidden, gate=gate, claims=lambda: self._dropped.claims(is_here))
+        self._create(hidden, gate=gate, runs=runs, claims=lambda: self._dropped.claims(is_here))
         found = verified(entries)
         for number, starts in grid.by_shard(sorted(found)).items():
             data = codec.encode_shard(Shard({s: found[s] for s in starts}), grid)
@@ -257,14 +283,16 @@ class Views:
         if look.header is None:
             raise InvalidInput("unknown-view", f"there is no view {view!r}")
         grid = look.header.definition.grid
+        runs = look.runs  # before the nodes: what leaves a run in between is seen twice, not nowhere
         numbers = self._shard_numbers(view)
+        runs = runs.without(IntervalSet.of(Interval(n, n + 1) for n in numbers)) if runs else runs
         if window is not None:
             first, last = grid.shard_of(window.start_ms), grid.shard_of(window.end_ms - 1)
             numbers = [n for n in numbers if first <= n <= last]
         entries = {start: entry for seen in look.shards(numbers).values() for start, entry in seen.shard}
         if window is not None:
             entries = {s: e for s, e in entries.items() if grid.window(s).overlaps(window)}
-        return ViewState(look.header, entries)
+        return ViewState(look.header, entries, runs)
 
     def buckets(self, view: str, starts: Iterable[int]) -> ViewState:
         """The header and the entries of these buckets, reading only their shards. VACANT ones are left out."""
@@ -301,6 +329,10 @@ class Views:
         outcome = self._commits.commit(view, incarnation, [build])
         return Outcome(outcome.result[build.start_ms], outcome.tries, outcome.conflicts, outcome.unknowns)
 
+    def settle(self, view: str, incarnation: str, *, end_ms: int) -> Settled:
+        """Long stretches without a source become VALID-empty as runs; see `Stretches.settle`."""
+        return self._stretches.settle(view, incarnation, end_ms=end_ms)
+
     def revert_valid(self, view: str, incarnation: str, start_ms: int) -> Outcome[bool]:
         return self._commits.revert(view, incarnation, start_ms)
 
@@ -317,8 +349,8 @@ class Views:
         seen = known or read_header(self._store, view, current=True)
         if seen is None or seen.header.status is ViewStatus.DROPPING:
             return Marked()
+        marked, damage = Marked(in_runs=self._stretches.mark(view, seen, marks)), None
         causes = self._causes(view, seen.header, marks)
-        marked, damage = Marked(), None
         for number, starts in seen.header.definition.grid.by_shard(causes).items():
             try:
                 marked += self._mark_shard(view, seen, number, {s: causes[s] for s in starts})
@@ -329,14 +361,18 @@ class Views:
         return marked
 
     def _causes(self, view: str, header: ViewHeader, marks: Sequence[Mark]) -> dict[int, Cause]:
-        """The buckets that have, or may have, something to mark: those in coverage and in existing shards."""
+        """The buckets that have, or may have, something to mark: those in existing shards, and in covered ones.
+
+        Where marks touch many shards, those without a node that are touched wholly are left to `Stretches.mark`.
+        """
         grid = header.definition.grid
-        covered = _covered_shards(header)
-        if covered and all(mark.ranges is not None and mark.ranges.lies_in(covered) for mark in marks):
-            reaches = IntervalSet((covered,))  # as nearly always: what other shards there are does not matter
+        ranges = [interval for mark in marks for interval in mark.ranges or ()]
+        if touch_few(marks, grid):
+            numbers = {n for part in touched_shards(ranges, grid) for n in range(part.start_ms, part.end_ms)}
         else:
-            shards = [grid.shard_window(number) for number in self._shard_numbers(view)]
-            reaches = IntervalSet.of([covered, *shards] if covered else shards)
+            covered = covered_interval(header)
+            numbers = {*self._shard_numbers(view), *partly_touched([*ranges, *([covered] if covered else [])], grid)}
+        reaches = IntervalSet.of(grid.shard_window(number) for number in numbers)
         causes: dict[int, Cause] = {}
         for reach in reaches:
             for mark in marks:
@@ -363,7 +399,7 @@ class Views:
                 invalidated=tuple(s for s, e in changed.items() if e.ever_valid),
                 synthesized=tuple(s for s, e in changed.items() if not e.ever_valid),
             )
-            return Write([look.check_fence(), look.set_shard(number, shard.put(changed))], result)
+            return Write([look.check_fence(), *look.set_shards({number: shard.put(changed)})], result)
 
         name = f"mark {len(causes)} buckets of {view} stale"
         forget = self._memory.forget
@@ -397,9 +433,11 @@ class Views:
 
     def _fill(self, view: str, header: ViewHeader, window: Interval, cause: Cause) -> Marked:
         """Give every VACANT bucket of a window a STALE entry, as if it were covered already."""
-        filled = Marked()
+        filled = Marked(in_runs=self._stretches.fill(view, header.incarnation, window, cause))
         grid: BucketGrid = header.definition.grid
-        for number, starts in grid.by_shard(grid.starts_in(window)).items():
+        numbers = {*self._shard_numbers(view), *partly_touched([window], grid)}
+        reaches = IntervalSet.of(grid.shard_window(number) for number in numbers).clip(window)
+        for number, starts in grid.by_shard(s for reach in reaches for s in grid.starts_in(reach)).items():
 
             def attempt(number: int = number, starts: Sequence[int] = starts) -> Done[Marked] | Write[Marked]:
                 look = Look(self._store, self._memory, view, trusting=False)
@@ -409,8 +447,8 @@ class Views:
                 changed = _marked(shard, {s: cause for s in starts if shard.get(s) is None}, header)
                 if not changed:
                     return Done(Marked())
-                set_shard = look.set_shard(number, shard.put(changed))
-                return Write([look.check_fence(), set_shard], Marked(synthesized=tuple(changed)))
+                set_shard = look.set_shards({number: shard.put(changed)})
+                return Write([look.check_fence(), *set_shard], Marked(synthesized=tuple(changed)))
 
             filled += self._engine.run(f"extend coverage of {view}", self._budgets.critical, attempt).result
         return filled
@@ -429,16 +467,6 @@ class Views:
         outcome = self._engine.run(name, self._budgets.critical, attempt)
         self._memory.forget(view)
         return outcome.result
-
-
-def _covered_shards(header: ViewHeader) -> Interval | None:
-    """The shards that coverage lies in, as one stretch of time."""
-    start_ms, end_ms = header.coverage_start_ms, header.watermark_ms
-    if start_ms is None or end_ms is None or start_ms == end_ms:
-        return None
-    grid = header.definition.grid
-    first, last = grid.shard_window(grid.shard_of(start_ms)), grid.shard_window(grid.shard_of(end_ms - 1))
-    return Interval(first.start_ms, last.end_ms)
 
 
 def _marked(shard: Shard, causes: Mapping[int, Cause], header: ViewHeader) -> dict[int, Entry]:

@@ -17,6 +17,8 @@ import structlog
 from floodmark.core.buckets import Shard
 from floodmark.core.dispatch import Progress
 from floodmark.core.errors import InvalidInput
+from floodmark.core.intervals import Interval, IntervalSet
+from floodmark.core.runs import NO_RUNS, Runs
 from floodmark.core.tables import TableDefinition, ViewHeader, ViewStatus
 from floodmark.ledger import codec, paths
 from floodmark.ledger.dispatch import decode_records
@@ -35,6 +37,7 @@ class _Seen:
     shape: ViewShape | None = None
     refusal: str = ""
     """Why the definition cannot be analysed."""
+    runs: Runs = NO_RUNS
     shards: dict[int, Shard] = field(default_factory=dict)
     quarantined: dict[int, dict[int, str]] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
@@ -43,8 +46,10 @@ class _Seen:
 
     def snapshot(self) -> ViewSnapshot:
         given_up = {s: error for shard in self.quarantined.values() for s, error in shard.items()}
+        shards = dict(self.shards)
+        runs = self.runs.without(IntervalSet.of(Interval(n, n + 1) for n in shards)) if self.runs else self.runs
         return ViewSnapshot(
-            self.header, self.shape, dict(self.shards), given_up, refusal=self.refusal, router=self.router
+            self.header, self.shape, shards, given_up, refusal=self.refusal, router=self.router, runs=runs
         )
 
 
@@ -183,6 +188,8 @@ class Pictures:
         seen = self._seen.get(view)
         if seen is None:
             return []
+        if parent == paths.shards(view):
+            self._read([parent])  # the runs; before the nodes: what leaves a run in between is seen twice, not nowhere
         found = (f"{parent}/{name}" for name in self._store.children_watched(parent, self._changed.put))
         return [path for path in found if path not in seen.versions]
 
@@ -193,7 +200,10 @@ class Pictures:
             self._begin(view, header)
             return
         parents = (paths.shards(view), paths.dispatch(view))
-        listed = [f"{parent}/{name}" for parent in parents for name in self._store.children(parent)]
+        listed = [
+            paths.runs(view),
+            *(f"{parent}/{name}" for parent in parents for name in self._store.children(parent)),
+        ]
         nodes = self._store.read_many(listed)
         moved = [p for p, node in zip(listed, nodes, strict=True) if node and seen.versions.get(p) != node.version]
         gone = seen.versions.keys() - set(listed)
@@ -204,9 +214,13 @@ class Pictures:
         nodes = self._store.read_watched(known, self._changed.put) if known else []
         reborn = self._reborn({path.split("/")[3] for path in known})
         for path, node in zip(known, nodes, strict=True):
-            _, _, _, view, kind, number = path.split("/")
-            if view not in reborn:
-                self._keep(self._seen[view], kind, int(number), path, node)
+            _, _, _, view, kind, *number = path.split("/")
+            if view in reborn:
+                continue
+            if number:
+                self._keep(self._seen[view], kind, int(number[0]), path, node)
+            else:
+                self._keep_runs(self._seen[view], path, node)
         for view in reborn:
             self._forget(view)
             self._changed.put(paths.view(view))
@@ -243,6 +257,18 @@ class Pictures:
                 records = decode_records(node.data, what=path)
                 given_up = {s: r.error for s, r in records.items() if r.progress is Progress.QUARANTINED}
                 seen.quarantined[number] = given_up
+        except InvalidInput as error:
+            log.error("view_not_readable", path=path, error=str(error))  # noqa: TRY400 - the sentence says it all
+
+    def _keep_runs(self, seen: _Seen, path: str, node: Node | None) -> None:
+        self._dirty.add(seen.header.definition.table)
+        seen.versions.pop(path, None)
+        seen.runs = NO_RUNS
+        if node is None:
+            return
+        seen.versions[path] = node.version
+        try:
+            seen.runs = codec.decode_runs(node.data, what=path)
         except InvalidInput as error:
             log.error("view_not_readable", path=path, error=str(error))  # noqa: TRY400 - the sentence says it all
 

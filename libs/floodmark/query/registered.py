@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from floodmark.core.buckets import Entry
 from floodmark.core.fingerprint import Fingerprint, fingerprint
-from floodmark.core.intervals import Interval
+from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.segments import EMPTY_SLICE, Segment, Slice, segments_in
 from floodmark.core.tables import TableDefinition
 from floodmark.query.plan import SourceFile
@@ -124,6 +124,18 @@ class TableSnapshot:
     def is_source_of(self, entry: Entry, window: Interval) -> bool:
         """Whether the entry was built from what is listed here for its window."""
         return self.has_versions(entry.slice_versions) or entry.fingerprint == self.fingerprint(window)
+
+    def sources_in(self, windows: IntervalSet) -> IntervalSet | None:
+        """Where segments overlap these windows, as far as they reach; None when one may have rows of any time."""
+        found = {}
+        for listed in self.slices.values():
+            for segment in listed:
+                interval = segment.interval
+                if interval is None:
+                    return None
+                if windows.overlaps(interval):
+                    found[segment.name] = interval
+        return IntervalSet.of(found.values())
 
     def has_versions(self, recorded: Mapping[str, int]) -> bool:
         return bool(recorded) and all(self.slice_versions.get(key) == version for key, version in recorded.items())

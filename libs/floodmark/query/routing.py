@@ -11,12 +11,13 @@ else about the entry has to be current: whatever became of the bucket since, the
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
 from floodmark.core.buckets import BucketGrid, Cause, Entry, Shard, State
 from floodmark.core.intervals import Interval, IntervalSet
+from floodmark.core.runs import Runs
 from floodmark.core.tables import ViewHeader
 from floodmark.query.bounds import EVER
 from floodmark.query.plan import BaseRange, SourceFile, Why
@@ -42,6 +43,14 @@ class ShardRoute:
     all_files: tuple[SourceFile, ...]
     runs: tuple[Interval, ...]
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunsRoute:
+    """Of the buckets in runs, those that are known to have no rows, and the reasons for the others."""
+
+    empty: IntervalSet = field(default_factory=IntervalSet)
+    reasons: tuple[tuple[Interval, Reason], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,36 @@ def route(
     return ShardRoute(tuple(usable), tuple(usable.values()), reasons, files, runs, sum(f.bytes for f in files))
 
 
+def route_runs(runs: Runs, header: ViewHeader, table: TableSnapshot, *, earlier: TableSnapshot | None) -> RunsRoute:
+    """A bucket in a run may be taken for empty where nothing is listed now, or was in the earlier registry."""
+    if not runs:
+        return RunsRoute()
+    grid = header.definition.grid
+    windows = {run.window(grid): run.entry for run in runs}
+    everything = IntervalSet.of(windows)
+    now = _empty_in(everything, table, grid)
+    before = _empty_in(everything, earlier, grid) if earlier is not None else IntervalSet()
+    empty: list[Interval] = []
+    reasons: list[tuple[Interval, Reason]] = []
+    for window, entry in windows.items():
+        usable = IntervalSet()
+        if entry.ever_valid and entry.definition_hash in ("", header.definition.hash):
+            usable = now.clip(window) if entry.state is State.VALID else usable
+            usable = usable if _is_distrusted(entry) else usable.union(before.clip(window))
+        why = Why.STALE if entry.state is State.STALE else Why.CHANGED_SINCE
+        empty += usable
+        reasons += [(gap, Reason(why, entry.cause)) for gap in usable.gaps(window)]
+    return RunsRoute(IntervalSet.of(empty), tuple(reasons))
+
+
+def _empty_in(windows: IntervalSet, table: TableSnapshot, grid: BucketGrid) -> IntervalSet:
+    """The buckets in these windows that no segment overlaps."""
+    sources = table.sources_in(windows)
+    if sources is None:
+        return IntervalSet()
+    return windows.without(IntervalSet.of(grid.widened(interval) for interval in sources))
+
+
 def _runs(starts: Sequence[int], width_ms: int) -> Iterator[Interval]:
     """Neighbouring buckets, put together. The starts are in order."""
     first = 0
@@ -108,18 +147,22 @@ def _reason(
         return Reason(Why.STALE, entry.cause)
     if entry.state is State.VALID and table.is_source_of(entry, window):
         return None
-    # A person who asked for a rebuild does not trust the files; a change that may be missing is another matter.
-    asked = entry.state is State.STALE and (entry.cause is None or entry.cause.kind not in ("event", "sweep"))
-    if earlier is not None and not asked and earlier.is_source_of(entry, window):
+    if earlier is not None and not _is_distrusted(entry) and earlier.is_source_of(entry, window):
         return None
     return Reason(Why.STALE, entry.cause) if entry.state is State.STALE else Reason(Why.CHANGED_SINCE)
+
+
+def _is_distrusted(entry: Entry) -> bool:
+    """A person who asked for a rebuild does not trust the files; a change that may be missing is another matter."""
+    return entry.state is State.STALE and (entry.cause is None or entry.cause.kind not in ("event", "sweep"))
 
 
 class Routes:
     """Which buckets of a view may be read. Asked for ranges, it does not look at each bucket of a whole shard."""
 
-    def __init__(self, grid: BucketGrid, shards: Mapping[int, ShardRoute]) -> None:
+    def __init__(self, grid: BucketGrid, shards: Mapping[int, ShardRoute], runs: RunsRoute) -> None:
         self._grid = grid
+        self._in_runs = runs
         self._shards = dict(sorted(shards.items()))
         self._ever: Chosen | None = None
 
@@ -151,6 +194,11 @@ class Routes:
                 files.append(own)
                 buckets += max(0, high - low)
                 size += sum(file.bytes for file in own)
+        for stretch in self._in_runs.empty.clip(inner):
+            first_ms, end_ms = -(-stretch.start_ms // width_ms) * width_ms, stretch.end_ms // width_ms * width_ms
+            if first_ms < end_ms:  # only buckets that lie wholly inside
+                runs.append(Interval(first_ms, end_ms))
+                buckets += (end_ms - first_ms) // width_ms
         return Chosen(IntervalSet.of(runs), buckets, size, tuple(files))
 
     def told(self, ranges: Sequence[Interval], *, extent: Interval | None) -> tuple[BaseRange, ...]:
@@ -164,10 +212,12 @@ class Routes:
         width_ms = self._grid.width_ms
         found: list[BaseRange] = []
         at_ms = wanted.start_ms
-        for start_ms, reason in sorted(self._reasons(wanted).items()):
+        reasons = [(Interval(s, s + width_ms), reason) for s, reason in self._reasons(wanted).items()]
+        for stretch, reason in sorted([*reasons, *self._reasons_in_runs(wanted)], key=lambda told: told[0]):
+            start_ms = stretch.start_ms
             if at_ms < start_ms:
                 found.append(_base_range(at_ms, start_ms, Reason(Why.VACANT), width_ms))
-            begin_ms, end_ms = max(start_ms, wanted.start_ms), min(start_ms + width_ms, wanted.end_ms)
+            begin_ms, end_ms = max(start_ms, wanted.start_ms), min(stretch.end_ms, wanted.end_ms)
             found.append(_base_range(begin_ms, end_ms, reason, width_ms))
             at_ms = end_ms
         if at_ms < wanted.end_ms:
@@ -188,6 +238,15 @@ class Routes:
         }
         cut = {s for shard in shards for s in shard.starts if s in (first_ms, last_ms)}
         return found | dict.fromkeys(cut, Reason(Why.NOT_ALIGNED))
+
+    def _reasons_in_runs(self, wanted: Interval) -> Iterator[tuple[Interval, Reason]]:
+        """The same for stretches of runs. Of those known to be empty, only a bucket that a query cuts is in it."""
+        grid, empty = self._grid, self._in_runs.empty
+        yield from ((stretch, reason) for stretch, reason in self._in_runs.reasons if stretch.overlaps(wanted))
+        cut = {grid.start_of(wanted.start_ms), grid.start_of(wanted.end_ms - 1)}
+        for window in map(grid.window, sorted(cut)):
+            if empty.overlaps(window):
+                yield window, Reason(Why.NOT_ALIGNED)
 
 
 def _base_range(start_ms: int, end_ms: int, reason: Reason, width_ms: int) -> BaseRange:
@@ -220,6 +279,8 @@ class Routable(Protocol):
     @property
     def shards(self) -> Mapping[int, Shard]: ...
     @property
+    def runs(self) -> Runs: ...
+    @property
     def quarantined(self) -> Mapping[int, str]: ...
     @property
     def earlier(self) -> TableSnapshot | None: ...
@@ -247,7 +308,8 @@ class Router:
             return last[2]
         known = self._known
         routed = {n: self._routed(view, table, n, shard, known.get(n)) for n, shard in view.shards.items()}
-        made = Routes(view.header.definition.grid, {n: route for n, (_, _, route) in routed.items()})
+        in_runs = route_runs(view.runs, view.header, table, earlier=view.earlier)
+        made = Routes(view.header.definition.grid, {n: route for n, (_, _, route) in routed.items()}, in_runs)
         self._known, self._last = routed, (view, table, made)
         return made
 

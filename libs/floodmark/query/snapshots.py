@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from floodmark.core.buckets import Shard
+from floodmark.core.runs import NO_RUNS, Runs
 from floodmark.core.tables import ViewHeader
 from floodmark.query.registered import TableSnapshot
 from floodmark.query.routing import Router, Routes
@@ -27,6 +28,8 @@ class ViewSnapshot:
     earlier: TableSnapshot | None = None
     """A registry that is still fresh enough for the query; see `route`."""
     router: Router = field(default_factory=Router)
+    runs: Runs = NO_RUNS
+    """Of shards that have no node."""
 
     @property
     def name(self) -> str:
