@@ -42,6 +42,8 @@ LANE_TURN_MS = 300
 """A lane that takes longer, because much of it needs no task, goes on in the next cycle: the others get their turn."""
 SETTLE_AGAIN_MS = 5_000
 """Where nothing could be settled, more data seldom changes that."""
+STALE_BESIDE_MIN = 8
+"""So many STALE buckets of a shard beside a run are looked at together; fewer get a task each."""
 STALE_ENOUGH = 1_024
 """While so many buckets are STALE, no more are taken out of STALE runs."""
 
@@ -182,29 +184,30 @@ class Scheduler:
         if table is None or header.status is ViewStatus.PAUSED or header.coverage_start_ms is None:
             return
         cutoff_ms = append_cutoff_ms(table, now_ms=self.clock.now_ms(), buffer_ms=self.lanes.append_buffer_ms)
-        if cutoff_ms is None or not self._may_settle(view, table, cutoff_ms):
+        beside = view.stale_beside_runs(STALE_BESIDE_MIN)
+        if cutoff_ms is None or not self._may_settle(view, table, beside, cutoff_ms):
             return
         try:
-            settled = self.ledger.views.settle(name, header.incarnation, end_ms=cutoff_ms)
+            settled = self.ledger.views.settle(name, header.incarnation, end_ms=cutoff_ms, beside=beside)
         except BudgetExhausted as error:
             log.warning("runs_not_settled", view=name, error=str(error))  # the next cycle tries again
             return
         if settled.empty or settled.opened:
             log.info("runs_settled", view=name, empty_buckets=settled.empty, shards_to_build=settled.opened)
-            self.eyes.look_at(name)
+            self.eyes.look_at(name, settled.shards)
         else:
             again_at_ms = self.clock.monotonic_ms() + SETTLE_AGAIN_MS
             view.unsettled = Unsettled(
-                view.runs, header.definition.grid.start_of(cutoff_ms), table.version, again_at_ms
+                view.runs, beside, header.definition.grid.start_of(cutoff_ms), table.version, again_at_ms
             )
 
-    def _may_settle(self, view: SeenView, table: TableHeader, cutoff_ms: int) -> bool:
+    def _may_settle(self, view: SeenView, table: TableHeader, beside: tuple[int, ...], cutoff_ms: int) -> bool:
         """Whether there is anything that may be settled. What comes out of STALE runs waits for what did before."""
         is_owed = bool(view.stale_runs()) and sum(len(s.whole.stale) for s in view.shards.values()) < STALE_ENOUGH
-        if not is_owed and not any(True for _ in view.vacant(cutoff_ms)):
+        if not is_owed and not beside and not any(True for _ in view.vacant(cutoff_ms)):
             return False
         last, end_ms = view.unsettled, view.header.definition.grid.start_of(cutoff_ms)
-        if last is None or last.runs != view.runs or last.end_ms != end_ms:
+        if last is None or (last.runs, last.beside, last.end_ms) != (view.runs, beside, end_ms):
             return True
         return last.table_version != table.version and self.clock.monotonic_ms() >= last.again_at_ms
 

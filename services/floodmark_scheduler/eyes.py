@@ -55,6 +55,7 @@ class Unsettled:
     """On what nothing could be settled the last time, and when to try again though only other data came."""
 
     runs: Runs
+    beside: tuple[int, ...]
     end_ms: int
     table_version: int
     again_at_ms: int
@@ -82,6 +83,15 @@ class SeenView:
 
     def stale_runs(self) -> list[Run]:
         return [run for run in self.runs if run.entry.state is State.STALE]
+
+    def stale_beside_runs(self, least: int) -> tuple[int, ...]:
+        """The shards beside runs with at least so many STALE buckets that have no files."""
+        beside = {n for run in self.runs for n in (run.first - 1, run.end)} & self.shards.keys() if self.runs else ()
+        return tuple(
+            number
+            for number in sorted(beside)
+            if sum(not entry.files for entry in self.shards[number].whole.stale.values()) >= least
+        )
 
     def stale(self) -> dict[int, Entry]:
         return {start: entry for shard in self.shards.values() for start, entry in shard.whole.stale.items()}
@@ -155,10 +165,11 @@ class Eyes:
         self._everything = False
         return everything or bool(changed)
 
-    def look_at(self, view: str) -> None:
-        """Read one view's header, runs and new shards now, after a write of our own: its watches may take a moment."""
+    def look_at(self, view: str, shards: Iterable[int]) -> None:
+        """Read a view's header, runs and these shards now, after a write of our own: its watches may take a moment."""
         self._look_at_view(view)
         self._look_at_shards(view, "shards")
+        self._read_shards([(view, "shards", number) for number in shards])
 
     # -- reading what changed --------------------------------------------------------------------------------------
 

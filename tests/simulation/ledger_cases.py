@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from floodmark.core import watermark
+from floodmark.core.bounds import INT64_MAX
 from floodmark.core.buckets import DataFile, Entry, Shard, State
-from floodmark.core.errors import InvalidInput
+from floodmark.core.errors import BudgetExhausted, InvalidInput
 from floodmark.core.fingerprint import Fingerprint, fingerprint
 from floodmark.core.intervals import Interval
 from floodmark.core.registry import Command, CommandsRefused
@@ -147,6 +148,16 @@ def reverter(incarnation: str, wrap: Wrap = lambda store: store) -> Actor:
     )
 
 
+def settler(incarnation: str, *, wrap: Wrap = lambda store: store, answers_get_lost: bool = False) -> Actor:
+    """Settles long stretches, as the scheduler does."""
+
+    def run(kit: Kit) -> None:
+        with suppress(BudgetExhausted):
+            kit.ledger.views.settle(VIEW.name, incarnation, end_ms=INT64_MAX)
+
+    return Actor("scheduler", lambda store: Kit(wrap(store), seed=16), run, answers_get_lost=answers_get_lost)
+
+
 def replacer() -> Actor:
     """Drops the view and creates it anew under the same name."""
 
@@ -202,8 +213,16 @@ def without_the_slices_own_node(store: Store) -> Store:
     return Without(store, lambda op: isinstance(op, Set) and op.path.startswith(prefix) and op.path.count("/") == 5)
 
 
+def without_presence_check(store: Store) -> Store:
+    return Without(store, lambda op: isinstance(op, Check) and op.path == paths.touched(VIEW.name))
+
+
+def without_runs_check(store: Store) -> Store:
+    return Without(store, lambda op: isinstance(op, Check) and op.path == paths.runs(VIEW.name))
+
+
 def without_fence(store: Store) -> Store:
-    return Without(store, lambda op: isinstance(op, Check) and op.path.startswith(paths.fences(VIEW.name)))
+    return Without(store, lambda op: isinstance(op, Check) and op.path.startswith(paths.fences(VIEW.name) + "/"))
 
 
 def without_checks_of_other_shards(store: Store) -> Store:
@@ -223,6 +242,13 @@ def without_checks_of_other_shards(store: Store) -> Store:
 @lru_cache(maxsize=10_000)
 def _entries(data: bytes) -> Mapping[int, Entry]:
     return codec.decode_shard(data, VIEW.grid, what="shard").entries
+
+
+@lru_cache(maxsize=1_000)
+def _in_runs(data: bytes) -> Mapping[int, Entry]:
+    runs = codec.decode_runs(data, what="runs")
+    shards = [run.shard(number, VIEW.grid) for run in runs for number in range(run.first, run.end)]
+    return {start: entry for shard in shards for start, entry in shard.entries.items()}
 
 
 @lru_cache(maxsize=10_000)
@@ -258,7 +284,19 @@ class Picture:
     def entries(self) -> dict[int, Entry]:
         prefix = paths.shards(VIEW.name) + "/"
         shards = [node.data for path, node in self.nodes.items() if path.startswith(prefix)]
-        return {start: entry for data in shards for start, entry in _entries(data).items()}
+        return {**self.in_runs, **{start: entry for data in shards for start, entry in _entries(data).items()}}
+
+    @property
+    def in_runs(self) -> Mapping[int, Entry]:
+        node = self.nodes.get(paths.runs(VIEW.name))
+        return {} if node is None else _in_runs(node.data)
+
+    @property
+    def twice(self) -> set[int]:
+        """The shards that have a node and are in a run."""
+        prefix = paths.shards(VIEW.name) + "/"
+        numbers = {int(path.removeprefix(prefix)) for path in self.nodes if path.startswith(prefix)}
+        return numbers & {VIEW.grid.shard_of(start_ms) for start_ms in self.in_runs}
 
     @property
     def table(self) -> TableHeader:
@@ -314,7 +352,7 @@ class LedgerOracle:
             return "INV-3: a bucket became VALID with a fingerprint that its source did not have at that instant"
         if fresh and (old.header is None or old.header.incarnation != self.incarnation):
             return "INV-13: an attempt of a dropped view was committed"
-        return None
+        return "3: a shard is a node and in a run" if new.twice else None
 
     def wrong_at_end(self, note: Note, nodes: Nodes, results: Mapping[str, object]) -> str | None:
         end = Picture(nodes)

@@ -88,11 +88,16 @@ class Messages:
                 window = view.header.definition.grid.window(start_ms)
                 if any(interval.overlaps(window) for interval in changed):
                     self._judge_bucket(view, start_ms, event.registry_version)
+            for start_ms in (s for interval in changed for s in view.header.definition.grid.starts_in(interval)):
+                if start_ms not in view.entries and view.at(start_ms) is not None:
+                    self._judge_bucket(view, start_ms, event.registry_version)
 
     def _judge_bucket(self, view: View, start_ms: int, version: int) -> None:
         entry, window = view.at(start_ms), view.header.definition.grid.window(start_ms)
         assert entry is not None
-        old = entry.state is State.VALID and view.built_at.get(start_ms, 0) < version
+        number = view.header.definition.grid.shard_of(start_ms)
+        built_at = view.built_at.get(start_ms, 0) if number in view.shards else view.settled_at.get(number, 0)
+        old = entry.state is State.VALID and built_at < version
         if old and entry.fingerprint != self._oracle.source(window)[0]:
             name = view.header.definition.name
             raise Violation("INV-8 let go before its mark", f"bucket {start_ms} of {name} is VALID, change {version}")

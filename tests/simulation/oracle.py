@@ -5,12 +5,13 @@ file there ever was by its CRC, so it can compute what any bucket should hold fr
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from floodmark.core.buckets import Entry, State
 from floodmark.core.fingerprint import Fingerprint, fingerprint
-from floodmark.core.intervals import Interval
+from floodmark.core.intervals import Interval, IntervalSet
+from floodmark.core.runs import NO_RUNS, Runs
 from floodmark.core.segments import Segment
 from floodmark.core.tables import TableHeader, ViewHeader, ViewStatus
 from floodmark.core.watermark import advanced
@@ -32,6 +33,9 @@ class View:
 
     header: ViewHeader
     shards: dict[int, dict[int, Entry]] = field(default_factory=dict)
+    runs: Runs = NO_RUNS
+    settled_at: dict[int, int] = field(default_factory=dict)
+    """The registry version at which each shard in a run last became VALID."""
     built_at: dict[int, int] = field(default_factory=dict)
     """The registry version at which each bucket last became VALID."""
 
@@ -40,7 +44,22 @@ class View:
         return {start: entry for shard in self.shards.values() for start, entry in shard.items()}
 
     def at(self, start_ms: int) -> Entry | None:
-        return self.shards.get(self.header.definition.grid.shard_of(start_ms), {}).get(start_ms)
+        number = self.header.definition.grid.shard_of(start_ms)
+        if number in self.shards:
+            return self.shards[number].get(start_ms)
+        run = self.runs.at(number)
+        return run.entry if run is not None else None
+
+    def stretch_end(self, start_ms: int) -> int:
+        """The end of the once-valid run this bucket is in, else the bucket."""
+        grid = self.header.definition.grid
+        run = self.runs.at(grid.shard_of(start_ms))
+        return run.window(grid).end_ms if run is not None and run.entry.ever_valid else start_ms
+
+    @property
+    def parts(self) -> Iterator[tuple[int, Entry]]:
+        """Each shard in a run, and its entry."""
+        return ((number, run.entry) for run in self.runs for number in range(run.first, run.end))
 
 
 class Oracle:
@@ -122,6 +141,7 @@ class Oracle:
     def wrote(self, ops: Sequence[Op]) -> None:
         touched: dict[str, dict[int, Entry | None]] = {}
         headers: dict[str, ViewHeader] = {}
+        runs: dict[str, dict[int, Entry]] = {}
         for op in ops:
             parts = op.path.split("/")[2:]
             if isinstance(op, Check) or len(parts) < 2:
@@ -132,6 +152,15 @@ class Oracle:
                 headers.update(self._look_at_header(parts[1]))
             elif parts[0] == "views" and parts[2] == "shards" and len(parts) == 4:
                 touched.setdefault(parts[1], {}).update(self._look_at_shard(parts[1], int(parts[3]), op))
+            elif parts[0] == "views" and parts[2:] == ["shards"] and not isinstance(op, Delete):
+                runs[parts[1]] = self._look_at_runs(parts[1])
+        for name, was in runs.items():
+            if name in self.views:
+                self._judge_runs(self.views[name], was)
+                touched.setdefault(name, {})
+        self._judge(touched, headers)
+
+    def _judge(self, touched: dict[str, dict[int, Entry | None]], headers: dict[str, ViewHeader]) -> None:
         for name, before in touched.items():
             if name in self.views:
                 self._judge_entries(self.views[name], before)
@@ -188,7 +217,9 @@ class Oracle:
         view = self.views.get(name)
         if view is None:
             return {}
-        before = view.shards.get(number, {})
+        before = view.shards.get(number)
+        if before is None:
+            before = self._left_run(view, number)
         if isinstance(op, Delete):
             # Of a view that was replaced in this very write, nothing is left to go.
             if view.header.status is not ViewStatus.DROPPING and number in view.shards:
@@ -201,6 +232,47 @@ class Oracle:
             raise Violation("INV-6 an entry went", f"{name} buckets {sorted(gone)} became VACANT")
         view.shards[number] = after
         return {s: before.get(s) for s, entry in after.items() if entry != before.get(s)}
+
+    def _left_run(self, view: View, number: int) -> dict[int, Entry]:
+        """What a shard without a node held."""
+        run = view.runs.at(number)
+        if run is None:
+            return {}
+        entries = dict(run.shard(number, view.header.definition.grid).entries)
+        if number in view.settled_at:
+            view.built_at.update(dict.fromkeys(entries, view.settled_at[number]))
+        return entries
+
+    def _look_at_runs(self, name: str) -> dict[int, Entry]:
+        """Take the new runs. Returns what was in runs before, by shard."""
+        view = self.views.get(name)
+        if view is None:
+            return {}
+        before = dict(view.parts)
+        view.runs = codec.decode_runs(self.store.nodes[paths.runs(name)].data, what=name)
+        return before
+
+    def _judge_runs(self, view: View, before: dict[int, Entry]) -> None:
+        name, grid, after = view.header.definition.name, view.header.definition.grid, dict(view.parts)
+        if gone := before.keys() - after.keys() - view.shards.keys():
+            raise Violation("INV-6 a run went", f"{name} shards {sorted(gone)} became VACANT")
+        if both := after.keys() & view.shards.keys():
+            raise Violation("3 a shard is a node and in a run", f"{name} shards {sorted(both)}")
+        for number, new in after.items():
+            old, window = before.get(number), grid.shard_window(number)
+            if new.state is State.VALID and (old is None or old.state is State.STALE):
+                if (live := self.source(window))[1]:
+                    raise Violation("INV-4 built from another source", f"shard {number} of {name}, {live[1]}")
+                if new.definition_hash != view.header.definition.hash:
+                    raise Violation("INV-13 an attempt of another view", f"shard {number} of {name}")
+                view.settled_at[number] = self.table.version
+            elif new.state is State.STALE and old is not None and old.state is State.VALID:
+                for start_ms in grid.starts_in(window):
+                    self._judge_stale(view, start_ms, new)
+        if before != after:
+            who = self.hub.current.life.instance if self.hub.current else "-"
+            told = [f"{run.first} to {run.end} {run.entry.state}" for run in view.runs]
+            self.hub.note(who, f"runs of {name}: {', '.join(told) or 'none'}")
 
     def _judge_entries(self, view: View, before: dict[int, Entry | None]) -> None:
         for start_ms, old in before.items():
@@ -253,8 +325,15 @@ class Oracle:
         if moved and (self.data_end_ms is None or after.watermark_ms > self.data_end_ms):
             raise Violation("INV-5 the watermark passed the data", f"{name}: {after.watermark_ms}")
         covered = range(after.coverage_start_ms, after.watermark_ms, after.definition.bucket_ms)
-        if vacant := [s for s in covered if view.at(s) is None]:
+        if vacant := [s for s in self.listed(view, covered) if view.at(s) is None]:
             raise Violation("INV-5 VACANT inside coverage", f"{name}: {vacant}")
+
+    def listed(self, view: View, starts: range) -> Iterator[int]:
+        """These buckets, without those in runs."""
+        grid = view.header.definition.grid
+        runs = IntervalSet.of(run.window(grid) for run in view.runs)
+        for gap in runs.gaps(Interval(starts.start, starts.stop)) if starts else ():
+            yield from grid.starts_in(gap)
 
     def _judge_watermark(self, view: View, before: dict[int, Entry | None]) -> None:
         """It moves in the very write that lets it (INV-2)."""
@@ -262,7 +341,7 @@ class Oracle:
         became_valid = any((e := view.at(s)) is not None and e.state is State.VALID for s in before)
         if not became_valid or header.watermark_ms is None or self.data_end_ms is None:
             return
-        reached_ms = advanced(header.watermark_ms, header.definition.grid, view.at)
+        reached_ms = advanced(header.watermark_ms, header.definition.grid, view.at, view.stretch_end)
         if header.watermark_ms < min(reached_ms, header.definition.grid.start_of(self.data_end_ms)):
             raise Violation("INV-2 the watermark stayed behind", f"{header.definition.name}: {header.watermark_ms}")
 

@@ -75,6 +75,7 @@ class Person:
             "drop": self._drop,
             "replace": self._replace,
             "refresh": self._refresh,
+            "refresh all": self._refresh_all,
             "query": self._query,
             "stream": self._stream,
         }
@@ -155,6 +156,10 @@ class Person:
         window = Interval(act.number, act.number + 2 * BUCKET_MS)
         self._insist(lambda: self.ledger.views.mark_stale(act.subject, [window], cause))
 
+    def _refresh_all(self, act: Act) -> None:
+        cause = Cause("refresh", new_id(self.life.randomness), self.life.now_ms())
+        self._insist(lambda: self.ledger.views.mark_stale(act.subject, None, cause))
+
     def _insist(self, do: Callable[[], object]) -> None:
         """Again and again until it is done, or cannot be."""
         for _ in range(TRIES_MAX):
@@ -205,7 +210,7 @@ class Person:
             done()
 
     def _usable(self, state: ViewState, start_ms: int, segments: Sequence[Segment]) -> Entry | None:
-        entry = state.entries.get(start_ms)
+        entry = state.at(start_ms)
         window = state.header.definition.grid.window(start_ms)
         if entry is None or entry.state is not State.VALID:
             return None

@@ -23,6 +23,8 @@ STREAM_MS = 5_000
 PROCESSES = (("ingester", 1), ("consistency", 2), ("scheduler", 2), ("worker", 2), ("janitor", 1))
 REPLICAS = tuple(f"{service}-{n}" for service, count in PROCESSES for n in range(1, count + 1))
 LOSABLE_TOPICS = ("segments.v1", "tasks.v1", "results.v1")
+ANCIENT, BETWEEN, FUTURE = "x", "y", "z"
+FAR_BUCKETS = 256 * 40
 NAMES = ("a", "b", "c", "d", "e", "f")
 
 
@@ -73,6 +75,7 @@ def drawn(seed: int) -> Plan:
         acts += _deaths_of_spark(random.Random(f"spark/{seed}"))
     acts += _replacements(random.Random(f"replace/{seed}"))
     acts += _moves_while_cut_off(random.Random(f"moves/{seed}"), acts)
+    acts += _far_rows(random.Random(f"far/{seed}"), start_ms)
     return Plan(
         seed=seed,
         start_ms=start_ms,
@@ -110,6 +113,27 @@ def _rows(chance: random.Random, start_ms: int) -> tuple[Row, ...]:
     low, high = start_ms - first * BUCKET_MS, start_ms - last * BUCKET_MS - 1
     times = sorted(chance.choice((low, high, chance.randint(low, max(low, high)))) for _ in range(chance.randint(1, 4)))
     return tuple((t, f"k{chance.randint(0, 2)}", chance.randint(1, 99)) for t in times)
+
+
+def _far_rows(chance: random.Random, start_ms: int) -> list[Act]:
+    """In some runs a row lies far before all others, or far after, and later some lie in the middle of nowhere."""
+    acts: list[Act] = []
+    if chance.random() < 0.3:
+        ancient_ms = (start_ms // BUCKET_MS - FAR_BUCKETS - chance.randint(0, 300)) * BUCKET_MS
+        at_ms = chance.choice((0, 0, chance.randint(0, HORIZON_MS)))
+        acts.append(Act(at_ms, "write", ANCIENT, ((ancient_ms, "k0", 1),)))
+        for _ in range(chance.randint(0, 3)):
+            between_ms = chance.randint(ancient_ms, start_ms - 1)
+            soon_ms = min(HORIZON_MS, at_ms + chance.choice((chance.randint(0, 2_500), chance.randint(0, HORIZON_MS))))
+            acts.append(Act(soon_ms, "write", BETWEEN, ((between_ms, "k1", chance.randint(1, 9)),)))
+        if chance.random() < 0.3:
+            acts.append(Act(chance.randint(2_000, HORIZON_MS), "delete", chance.choice((ANCIENT, BETWEEN))))
+        if chance.random() < 0.3:
+            acts.append(Act(chance.randint(2_000, HORIZON_MS), "refresh all", FIRST))
+    if chance.random() < 0.1:
+        far_ms = start_ms + FAR_BUCKETS * BUCKET_MS
+        acts.append(Act(chance.choice((0, chance.randint(0, HORIZON_MS))), "write", FUTURE, ((far_ms, "k2", 1),)))
+    return acts
 
 
 def _words(chance: random.Random, start_ms: int) -> list[Act]:

@@ -28,9 +28,12 @@ from tests.simulation.ledger_cases import (
     registrar,
     replacer,
     reverter,
+    settler,
     without_checks_of_other_shards,
     without_checks_of_the_table,
     without_fence,
+    without_presence_check,
+    without_runs_check,
     without_slice_checks,
     without_the_slices_own_node,
     worker,
@@ -590,3 +593,97 @@ def test_the_watermark_stays_within_data_whose_end_another_slice_moves(case: End
 def test_control_without_the_check_of_the_table_the_watermark_and_the_data_part(case: EndMoves, rule: str) -> None:
     """The end was read, and was another by the time of the write."""
     must_find(end_moved(case, warm=False, wrap=without_checks_of_the_table), rule)
+
+
+# -- a long stretch without a source -------------------------------------------------------------------------------
+
+IN_STRETCH = 300
+"""An hour in the middle of it: in shard 1, and the stretch is shards 1 and 2."""
+
+
+def over_a_stretch(*, settled: bool, built: bool = True) -> tuple[Nodes, str]:
+    """Data in shards 0 and 3, and nothing between."""
+    kit = Kit(MemoryStore())
+    incarnation = kit.set_up().incarnation
+    kit.put(segment("a", 0, 1), segment("z", 3 * 256 + 5, 3 * 256 + 6))
+    if built:
+        kit.append(0, "first")
+    if settled:
+        kit.ledger.views.settle(VIEW.name, incarnation, end_ms=4 * 256 * HOUR_MS)
+    return nodes_of(kit), incarnation
+
+
+def settled_against_late(wrap: Wrap = lambda store: store, *, losses_max: int = 0) -> Report:
+    start, incarnation = over_a_stretch(settled=False)
+    return explored(
+        start,
+        LedgerOracle(incarnation),
+        settler(incarnation, wrap=wrap, answers_get_lost=losses_max > 0),
+        registrar("registrar", [Put(segment("late", IN_STRETCH, IN_STRETCH + 1))]),
+        marker("mark", IN_STRETCH, after_events=event_count(start) + 1),
+        losses_max=losses_max,
+    )
+
+
+def settled_against_append(wrap: Wrap = lambda store: store) -> Report:
+    start, incarnation = over_a_stretch(settled=False)
+    return explored(
+        start,
+        LedgerOracle(incarnation),
+        settler(incarnation, wrap=wrap),
+        worker("worker", incarnation, IN_STRETCH, warm=True, wrap=wrap),
+        worker("other", incarnation, IN_STRETCH + 1, wrap=wrap),
+    )
+
+
+@pytest.mark.scenario("K13")
+def test_a_segment_that_comes_while_a_stretch_is_settled_is_not_missed() -> None:
+    """INV-4: never VALID-empty over a source, and its mark finds the bucket in the run, in a node or VACANT."""
+    report = settled_against_late(losses_max=1)
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("K13")
+def test_control_without_the_check_of_the_table_a_stretch_is_empty_over_a_source() -> None:
+    must_find(settled_against_late(without_checks_of_the_table), "INV-3")
+
+
+@pytest.mark.scenario("K13")
+def test_a_bucket_appended_while_its_stretch_is_settled_is_in_one_place() -> None:
+    report = settled_against_append()
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("K13")
+@pytest.mark.parametrize("wrap", [without_presence_check, without_runs_check], ids=["presence", "runs"])
+def test_control_without_either_check_a_shard_is_a_node_and_in_a_run(wrap: Wrap) -> None:
+    must_find(settled_against_append(wrap), "3: a shard")
+
+
+@pytest.mark.scenario("K13")
+def test_the_watermark_passes_a_stretch_whoever_comes_last() -> None:
+    """The bucket before it, the stretch, and the bucket behind it (INV-5)."""
+    start, incarnation = over_a_stretch(settled=False, built=False)
+    report = explored(
+        start,
+        LedgerOracle(incarnation, watermark_hour=3 * 256 + 6),
+        settler(incarnation),
+        worker("before", incarnation, 0),
+        worker("behind", incarnation, 3 * 256 + 5),
+    )
+    assert not report.wrong, report
+
+
+@pytest.mark.scenario("K13")
+def test_two_marks_and_a_settlement_of_one_stretch_lose_no_change() -> None:
+    start, incarnation = over_a_stretch(settled=True)
+    late, later = segment("late", IN_STRETCH, IN_STRETCH + 1), segment("later", IN_STRETCH + 9, IN_STRETCH + 10)
+    report = explored(
+        start,
+        LedgerOracle(incarnation),
+        settler(incarnation),
+        registrar("registrar", [Put(late), Put(later)]),
+        marker("mark", IN_STRETCH, after_events=event_count(start) + 1),
+        marker("mark later", IN_STRETCH + 9, after_events=event_count(start) + 1),
+    )
+    assert not report.wrong, report

@@ -24,7 +24,9 @@ TODAY_MS = 20_000 * DAY_MS
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_740_000
 MINUTES = ViewDefinition("rides_hourly", "rides", "SELECT 1", "h1", MINUTE_MS, "/lake/views/minutes")
 ISLAND_BUCKETS_MAX = 2 * 256 + 4
-"""The buckets that a row far from all others may cost: those of the shards it touches."""
+"""The entries that a row far from all others may cost: those of the shards it touches."""
+TASKS_MAX = 6
+"""The buckets with rows, but for the newest, which is not over."""
 
 
 def row_at(name: str, time_ms: int, crc: int = 1) -> Segment:
@@ -129,7 +131,7 @@ def test_a_view_over_an_ancient_row_costs_the_data_and_not_the_time_between(far_
     place = Place()
     place.put(row_at("ancient", far_ms), *TODAY)
     place.create_view()
-    place.run(tasks_max=2 * ISLAND_BUCKETS_MAX)
+    place.run(tasks_max=TASKS_MAX)
     assert place.header.watermark_ms == TODAY_MS + 4 * MINUTE_MS
     assert place.nodes() < 20
     assert place.entries() < 2 * ISLAND_BUCKETS_MAX
@@ -142,7 +144,7 @@ def settled() -> Place:
     place = Place()
     place.put(row_at("ancient", 0), *TODAY)
     place.create_view()
-    place.run(tasks_max=2 * ISLAND_BUCKETS_MAX)
+    place.run(tasks_max=TASKS_MAX)
     place.tasks = 0
     return place
 
@@ -161,14 +163,14 @@ def test_an_ancient_row_that_comes_later_costs_the_same(far_ms: int) -> None:
     place = Place()
     place.put(*TODAY)
     place.create_view()
-    place.run(tasks_max=ISLAND_BUCKETS_MAX)
+    place.run(tasks_max=TASKS_MAX)
     place.put(row_at("ancient", far_ms))
     writes = place.writes()
     marked = place.ledger.views.extend_coverage("rides_hourly", far_ms, cause())
     assert len(marked.synthesized) < ISLAND_BUCKETS_MAX
     assert marked.count == (TODAY_MS - far_ms) // MINUTE_MS
     assert place.writes() - writes < 8
-    place.run(tasks_max=2 * ISLAND_BUCKETS_MAX)
+    place.run(tasks_max=TASKS_MAX)
     assert (place.header.coverage_start_ms, place.header.watermark_ms) == (far_ms, TODAY_MS + 4 * MINUTE_MS)
     assert (place.stale(), place.wrong()) == ([], [])
     assert place.nodes() < 20
@@ -179,7 +181,7 @@ def test_a_row_of_9999_moves_the_frontier_to_now_and_no_further() -> None:
     place = Place()
     place.put(row_at("ancient", 0), *TODAY, row_at("far", YEAR_9999_MS))
     place.create_view()
-    place.run(tasks_max=3 * ISLAND_BUCKETS_MAX)
+    place.run(tasks_max=TASKS_MAX)
     assert place.header.watermark_ms == place.office.clock.now_ms() // MINUTE_MS * MINUTE_MS
     assert (place.stale(), place.wrong()) == ([], [])
     assert place.nodes() < 24
@@ -224,7 +226,7 @@ def test_a_mark_of_everything_costs_the_data(settled: Place) -> None:
     marked = settled.ledger.views.mark_stale("rides_hourly", None, cause())
     assert marked.count == TODAY_MS // MINUTE_MS + 4
     assert settled.writes() - writes < 8
-    settled.run(tasks_max=2 * ISLAND_BUCKETS_MAX)
+    settled.run(tasks_max=TASKS_MAX)
     assert (settled.stale(), settled.wrong()) == ([], [])
     assert settled.nodes() < 20
 
@@ -246,7 +248,7 @@ def test_a_mark_of_a_part_leaves_the_rest_valid(settled: Place) -> None:
         entry = state.at(start_ms)
         assert entry is not None
         assert (entry.state is State.STALE) == is_stale, start_ms
-    settled.run(tasks_max=ISLAND_BUCKETS_MAX)
+    settled.run(tasks_max=TASKS_MAX)
     assert (settled.stale(), settled.wrong()) == ([], [])
 
 
@@ -254,7 +256,7 @@ def test_a_mark_of_a_part_leaves_the_rest_valid(settled: Place) -> None:
 def test_of_a_stale_run_only_buckets_with_a_source_are_built(settled: Place) -> None:
     settled.put(row_at("late", MIDDLE_MS))
     settled.ledger.views.mark_stale("rides_hourly", None, cause())
-    settled.run(tasks_max=2 * ISLAND_BUCKETS_MAX)
+    settled.run(tasks_max=TASKS_MAX)
     assert (settled.stale(), settled.wrong()) == ([], [])
     assert MIDDLE_MS in settled.files()
 
@@ -313,7 +315,7 @@ def test_settling_survives_what_happens_meanwhile(lost: bool) -> None:
     runs = codec.decode_runs(node.data, what="runs")
     assert (runs.at(MINUTES.grid.shard_of(MIDDLE_MS)) is not None) == lost, "a shard is a node or in a run"
     assert (MIDDLE_MS in state.entries) == (not lost)
-    place.run(tasks_max=3 * ISLAND_BUCKETS_MAX)
+    place.run(tasks_max=TASKS_MAX)
     assert (place.stale(), place.wrong()) == ([], [])
 
 
@@ -323,7 +325,7 @@ def test_a_paused_view_is_left_alone_and_a_fixed_one_begins_where_it_was_told() 
     place.put(row_at("ancient", 0), *TODAY)
     start_ms = TODAY_MS - 100 * DAY_MS
     place.ledger.views.create(MINUTES, coverage_start_ms=start_ms)
-    place.run(tasks_max=2 * ISLAND_BUCKETS_MAX)
+    place.run(tasks_max=TASKS_MAX)
     state = place.ledger.views.state("rides_hourly")
     assert place.header.watermark_ms == TODAY_MS + 4 * MINUTE_MS
     assert min(run.window(MINUTES.grid).start_ms for run in state.runs) >= start_ms
@@ -336,7 +338,8 @@ def test_many_islands_are_many_runs_in_one_small_node() -> None:
     place.put(*(row_at(f"d{n}", n * 2 * DAY_MS) for n in range(2_000)))
     place.create_view()
 
-    place.ledger.views.settle("rides_hourly", place.header.incarnation, end_ms=4_000 * DAY_MS)
+    while place.ledger.views.settle("rides_hourly", place.header.incarnation, end_ms=4_000 * DAY_MS).empty:
+        pass
     state = place.ledger.views.state("rides_hourly")
     assert 1_900 < len(state.runs.runs) <= 2_000
     assert place.bytes() < 32 * 1024

@@ -2,7 +2,8 @@
 
     extend coverage     VACANT shards           -> one STALE run                                  (fill)
     mark                VALID run               -> STALE run, where its shards are marked wholly  (mark)
-    settle              VACANT, or a STALE run  -> VALID-empty run, where no segment is
+    settle              VACANT, or a STALE run  -> VALID-empty run, where no segment is; and so are, in the shards
+                                                   on both sides, the buckets without one
                         a STALE run             -> nodes of their own, for the shards where one is
 
 Settling is one decision, however long the stretch. Its write checks the header of the table, which every registration
@@ -11,14 +12,13 @@ between costs another try. What has to be done for whole shards at once is done 
 run does so wherever it is written, by `Look.set_shards`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.core import watermark
 from floodmark.core.buckets import BUCKETS_PER_SHARD, BucketGrid, Cause, Entry, Mark, Shard, State, synthesized
 from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.runs import Run, Runs, empty_entry, stale, touched_shards, whole_shards
-from floodmark.core.segments import Segment
 from floodmark.core.tables import ViewHeader
 from floodmark.ledger import paths
 from floodmark.ledger.engine import Budgets, Done, Engine, Write
@@ -28,6 +28,8 @@ from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, Walk
 
 SHARDS_ONE_BY_ONE_MAX = 8
 """Marks that touch no more shards than this are made shard by shard, in a run or not."""
+STRETCHES_AT_ONCE_MAX = 32
+"""So many are settled in one write, with the buckets without a source in the shards on both sides of each."""
 SHARDS_OPENED_MAX = 16
 """So many shards of STALE runs get nodes in one write: their buckets have to be built, which takes a while."""
 
@@ -38,6 +40,8 @@ class Settled:
 
     empty: int = 0
     opened: int = 0
+    shards: tuple[int, ...] = ()
+    """The shards whose nodes were written."""
 
 
 class Stretches:
@@ -106,25 +110,28 @@ class Stretches:
 
     # -- settling --------------------------------------------------------------------------------------------------
 
-    def settle(self, view: str, incarnation: str, *, end_ms: int) -> Settled:
+    def settle(self, view: str, incarnation: str, *, end_ms: int, beside: Collection[int] = ()) -> Settled:
         """Make what has no source VALID-empty, up to this time, and give nodes to shards of STALE runs that have one.
 
+        `beside` are more shards, which have nodes, whose buckets are looked at. Those beside new runs are anyway.
         Lenient: what cannot be settled now can be later, and the buckets can be built one by one.
         """
-        empty = opened = 0
+        settled = Settled()
 
         def attempt() -> Done[None] | Write[None]:
-            nonlocal empty, opened
-            empty = opened = 0
+            nonlocal settled
+            settled = Settled()
             look = Look(self._engine.store, self._memory, view, trusting=False)
             header = look.active(incarnation)
             if header is None or header.coverage_start_ms is None:
                 return Done(None)
             presence = look.presence()
             snapshot = self._registry.snapshot(header.definition.table)
-            plan = _planned(header, look, presence.shards, snapshot, end_ms=end_ms, now_ms=self._engine.clock.now_ms())
-            empty, opened = plan.empty, len(plan.opened)
-            if not plan.empty and not plan.opened:
+            entry = empty_entry(header.definition.hash, self._engine.clock.now_ms())
+            beside_ = presence.numbers.intersection(beside)
+            plan = _Planner(header, look, presence.shards, snapshot, entry, end_ms).plan(beside_)
+            settled = Settled(plan.empty, plan.opened, tuple(plan.written))
+            if settled == Settled():
                 return Done(None)
             ops: list[Op] = [
                 look.check_fence(),
@@ -136,82 +143,115 @@ class Stretches:
         forget = self._memory.forget
         name = f"settle runs of {view}"
         self._engine.run(name, self._budgets.revert, attempt, forget=lambda: forget(view))
-        if empty or opened:
+        if settled != Settled():
             forget(view)
-        return Settled(empty, opened)
+        return settled
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     runs: Runs
     empty: int
-    opened: dict[int, Shard]
+    opened: int
+    written: dict[int, Shard]
+    """The shards that leave runs, and those beside them."""
     data_end_ms: int
 
 
-def _planned(
-    header: ViewHeader, look: Look, present: IntervalSet, snapshot: Snapshot, *, end_ms: int, now_ms: int
-) -> _Plan:
-    """What to settle, by what is registered in this snapshot."""
-    grid, last_ms = header.definition.grid, snapshot.header.max_last_ms
-    assert header.coverage_start_ms is not None
-    data_end_ms = header.coverage_start_ms if last_ms is None else last_ms + 1
-    end_ms = min(end_ms, data_end_ms)
-    covered = IntervalSet()
-    if end_ms > header.coverage_start_ms:
-        covered = whole_shards(Interval(header.coverage_start_ms, end_ms), grid)
-    owed = IntervalSet.of(Interval(r.first, r.end) for r in look.runs if r.entry.state is State.STALE).without(present)
-    vacant = covered.without(present).without(look.runs.shards)
-    wanted = vacant.union(owed)
-    if not wanted:
-        return _Plan(look.runs, 0, {}, data_end_ms)
-    segments = _segments_near(snapshot, wanted, grid)
-    occupied = IntervalSet.of(_occupied(segments, wanted, grid))
-    empty = wanted.without(occupied)
-    entry = empty_entry(header.definition.hash, now_ms)
-    runs = look.runs.put(Run(part.start_ms, part.end_ms, entry) for part in empty)
-    numbers = [n for part in _common(owed, occupied) for n in _first(part, SHARDS_OPENED_MAX)][:SHARDS_OPENED_MAX]
-    opened = {n: _opened(look.shard(n), segments, entry, grid) for n in numbers}
-    runs = runs.without(IntervalSet.of(Interval(n, n + 1) for n in numbers))
-    return _Plan(runs, sum(p.end_ms - p.start_ms for p in empty) * BUCKETS_PER_SHARD, opened, data_end_ms)
+class _Sources:
+    """Where there is data near some shards."""
+
+    def __init__(self, snapshot: Snapshot, near: IntervalSet, grid: BucketGrid) -> None:
+        span_ms = grid.shard_start(1)
+        times = IntervalSet(tuple(Interval(i.start_ms * span_ms, i.end_ms * span_ms) for i in near))
+        found = [s.interval for s in snapshot.by_name.values() if s.interval is None or times.overlaps(s.interval)]
+        self._grid = grid
+        self.everywhere = None in found
+        """A segment without times may have rows anywhere."""
+        self._listed = IntervalSet.of(interval for interval in found if interval is not None)
+
+    def shards(self, near: IntervalSet) -> IntervalSet:
+        return near if self.everywhere else touched_shards(self._listed, self._grid)
+
+    def lie_in(self, start_ms: int) -> bool:
+        return self.everywhere or self._listed.overlaps(self._grid.window(start_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Decides what to settle, by what is registered in this snapshot."""
+
+    header: ViewHeader
+    look: Look
+    present: IntervalSet
+    snapshot: Snapshot
+    entry: Entry
+    """What becomes of a bucket without a source."""
+    end_ms: int
+
+    @property
+    def _data_end_ms(self) -> int:
+        last_ms = self.snapshot.header.max_last_ms
+        return self.span.start_ms if last_ms is None else last_ms + 1
+
+    @property
+    def span(self) -> Interval:
+        """The buckets that may be settled."""
+        start_ms, last_ms = self.header.coverage_start_ms, self.snapshot.header.max_last_ms
+        assert start_ms is not None
+        end_ms = start_ms if last_ms is None else min(self.end_ms, last_ms + 1)
+        return Interval(start_ms, max(start_ms + 1, self.header.definition.grid.start_of(end_ms)))
+
+    def plan(self, beside: Iterable[int]) -> _Plan:
+        grid, runs, asked = self.header.definition.grid, self.look.runs, sorted(beside)[:STRETCHES_AT_ONCE_MAX]
+        owed = IntervalSet.of(Interval(r.first, r.end) for r in runs if r.entry.state is State.STALE)
+        owed = owed.without(self.present)
+        vacant = whole_shards(self.span, grid).without(self.present).without(runs.shards)
+        wanted = vacant.union(owed)
+        near = wanted.union(Interval(number, number + 1) for number in asked)
+        sources = _Sources(self.snapshot, IntervalSet.of(Interval(i.start_ms - 1, i.end_ms + 1) for i in near), grid)
+        occupied = sources.shards(wanted)
+        empty = IntervalSet(wanted.without(occupied).intervals[:STRETCHES_AT_ONCE_MAX])
+        opened = [n for part in _common(owed, occupied) for n in _first(part, SHARDS_OPENED_MAX)][:SHARDS_OPENED_MAX]
+        runs = runs.put(Run(part.start_ms, part.end_ms, self.entry) for part in empty)
+        runs = runs.without(IntervalSet.of(Interval(n, n + 1) for n in opened))
+        around = {n for part in empty for n in (part.start_ms - 1, part.end_ms) if runs.at(n) is None}
+        written, count = self._written(set(opened), {*around, *asked}, sources)
+        count += sum(part.end_ms - part.start_ms for part in empty) * BUCKETS_PER_SHARD
+        return _Plan(runs, count, len(opened), written, self._data_end_ms)
+
+    def _written(self, opened: set[int], beside: set[int], sources: _Sources) -> tuple[dict[int, Shard], int]:
+        """The shards to write, and how many of their buckets are found to have no source."""
+        grid = self.header.definition.grid
+        written: dict[int, Shard] = {}
+        count = 0
+        for number, seen in self.look.shards(sorted(opened | beside)).items():
+            window = IntervalSet((grid.shard_window(number),))
+            reach = window if number in opened else window.clip(self.span)
+            starts = [start_ms for part in reach for start_ms in grid.starts_in(part)]
+            emptied = [s for s in starts if _may_be_emptied(seen.shard.get(s)) and not sources.lie_in(s)]
+            if emptied or number in opened:
+                written[number] = seen.shard.put(dict.fromkeys(emptied, self.entry))
+                count += len(emptied)
+        return written, count
+
+
+def _may_be_emptied(entry: Entry | None) -> bool:
+    """Files are let go by whoever builds their bucket, who is told of them."""
+    return entry is None or (entry.state is State.STALE and not entry.files)
 
 
 def _settling(look: Look, header: ViewHeader, plan: _Plan) -> list[Op]:
     """The writes of a settlement: the runs, the shards that leave them, and the watermark, which it may let pass."""
     grid, stands_ms = header.definition.grid, header.watermark_ms
     assert stands_ms is not None
-    walk = Walk(look, grid, plan.opened, plan.runs)
+    walk = Walk(look, grid, plan.written, plan.runs)
     reached_ms = watermark.advanced(stands_ms, grid, walk.entry_at, walk.stretch_end)
     reached_ms = max(stands_ms, min(reached_ms, grid.start_of(plan.data_end_ms)))
     moved = reached_ms > stands_ms
-    ops = look.settle(plan.runs, plan.opened, checked=walk.visited if moved else ())
+    ops = look.settle(plan.runs, plan.written, checked=walk.visited if moved else ())
     # Even when it does not move: what stands after the stretch may be next in line, as in `depends_on_header`.
     return [*ops, look.set_header(replace(header, watermark_ms=reached_ms)) if moved else look.check_header()]
-
-
-def _opened(shard: Shard, segments: Sequence[Segment], empty: Entry, grid: BucketGrid) -> Shard:
-    """A shard of a STALE run with a node of its own: only buckets with a source have to be built."""
-    return Shard(
-        {
-            start_ms: entry if any(s.overlaps(grid.window(start_ms)) for s in segments) else empty
-            for start_ms, entry in shard
-        }
-    )
-
-
-def _segments_near(snapshot: Snapshot, shards: IntervalSet, grid: BucketGrid) -> list[Segment]:
-    span_ms = grid.shard_start(1)
-    times = IntervalSet(tuple(Interval(i.start_ms * span_ms, i.end_ms * span_ms) for i in shards))
-    return [s for s in snapshot.by_name.values() if s.interval is None or times.overlaps(s.interval)]
-
-
-def _occupied(segments: Iterable[Segment], shards: IntervalSet, grid: BucketGrid) -> Iterator[Interval]:
-    """The shards in which there is a source. A segment without times may have rows anywhere."""
-    for segment in segments:
-        if segment.interval is None:
-            yield from shards
-        else:
-            yield from touched_shards([segment.interval], grid)
 
 
 def _common(one: IntervalSet, other: IntervalSet) -> Iterator[Interval]:

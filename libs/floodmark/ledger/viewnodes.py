@@ -233,13 +233,13 @@ class Look:
         """How many bytes a shard takes."""
         return len(codec.encode_shard(shard, self._active.header.definition.grid))
 
-    def settle(self, runs: Runs, opened: Mapping[int, Shard], *, checked: Iterable[int]) -> list[Op]:
-        """Write these runs, and the shards that left them, and check others that were looked into."""
+    def settle(self, runs: Runs, written: Mapping[int, Shard], *, checked: Iterable[int]) -> list[Op]:
+        """Write these runs, and shards that left them or lie beside them, and check others that were looked into."""
         ops: list[Op] = [self.set_runs(runs)]
-        for number in sorted({*opened, *checked}):
+        for number in sorted({*written, *checked}):
             version = self._shards[number].version
-            if number in opened or (version is None and runs.at(number) is None):
-                ops.append(self._set_shard(number, opened.get(number, EMPTY_SHARD)))
+            if number in written or (version is None and runs.at(number) is None):
+                ops.append(self._set_shard(number, written.get(number, EMPTY_SHARD)))
             elif version is not None:
                 ops.append(Check(paths.shard(self._view, number), version))
         return ops

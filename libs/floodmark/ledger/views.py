@@ -1,6 +1,6 @@
 """The state of views: headers, bucket entries, marks, coverage, drops. Commits are in commits.py."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -329,9 +329,9 @@ class Views:
         outcome = self._commits.commit(view, incarnation, [build])
         return Outcome(outcome.result[build.start_ms], outcome.tries, outcome.conflicts, outcome.unknowns)
 
-    def settle(self, view: str, incarnation: str, *, end_ms: int) -> Settled:
+    def settle(self, view: str, incarnation: str, *, end_ms: int, beside: Collection[int] = ()) -> Settled:
         """Long stretches without a source become VALID-empty as runs; see `Stretches.settle`."""
-        return self._stretches.settle(view, incarnation, end_ms=end_ms)
+        return self._stretches.settle(view, incarnation, end_ms=end_ms, beside=beside)
 
     def revert_valid(self, view: str, incarnation: str, start_ms: int) -> Outcome[bool]:
         return self._commits.revert(view, incarnation, start_ms)

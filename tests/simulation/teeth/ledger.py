@@ -9,14 +9,15 @@ from floodmark.core.buckets import BucketGrid, Cause, Entry
 from floodmark.core.errors import OutcomeUnknown
 from floodmark.core.registry import Change
 from floodmark.core.transitions import AlreadyTrue, Build, Changed, Decision, Mode, Source
-from floodmark.ledger import commits, paths, registry, retention, viewnodes, views
+from floodmark.ledger import commits, paths, registry, retention, stretches, viewnodes, views
 from floodmark.ledger.commits import Commits
 from floodmark.ledger.engine import Done, Engine, Outcome, Write
 from floodmark.ledger.holds import Hold, Holds, _encode
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.store import ANY_VERSION, Check, Create, Op, Set
-from floodmark.ledger.viewnodes import Look, SeenHeader, require_header
+from floodmark.ledger.viewnodes import Look, Presence, SeenHeader, require_header
 from floodmark.ledger.views import Marked, Views
+from floodmark_consistency import sweep
 from tests.simulation.teeth import Substitution, bug
 
 
@@ -81,7 +82,7 @@ def marks_by_memory() -> list[Substitution]:
             if not changed:
                 return Done(Marked())
             shard = look.shard(number).put(changed)
-            return Write([look.check_fence(), look.set_shard(number, shard)], Marked(tuple(changed)))
+            return Write([look.check_fence(), *look.set_shards({number: shard})], Marked(tuple(changed)))
 
         forget = self._memory.forget
         return self._engine.run("mark", self._budgets.critical, attempt, forget=lambda: forget(view)).result
@@ -130,10 +131,42 @@ def no_synthesis_of_vacant() -> list[Substitution]:
 def watermark_follows_the_clock() -> list[Substitution]:
     """Every commit moves the watermark as far as time has gone, gaps or not."""
 
-    def advanced(watermark_ms: int, grid: BucketGrid, entry_at: Any) -> int:
+    def advanced(watermark_ms: int, grid: BucketGrid, *_: Any) -> int:
         return watermark_ms + 100 * grid.width_ms
 
     return [(watermark, "advanced", advanced)]
+
+
+@bug
+def runs_settled_without_a_check() -> list[Substitution]:
+    """That a long stretch has no source is found before the write, and not checked in it."""
+
+    def check(path: str, _version: int) -> Op:
+        return Check(path, ANY_VERSION)
+
+    return [(stretches, "Check", check)]
+
+
+@bug
+def runs_made_over_nodes() -> list[Substitution]:
+    """A run is made of shards that had no node when it was decided, whatever has come since."""
+    real = Look.presence
+
+    def presence(self: Look) -> Presence:
+        seen = real(self)
+        return replace(seen, check=Check(seen.check.path, ANY_VERSION))
+
+    return [(Look, "presence", presence)]
+
+
+@bug
+def entries_of_runs_trusted() -> list[Substitution]:
+    """A bucket that came out of a run remembers no slice versions, and the sweep takes that for none having moved."""
+
+    def moved(entry: Entry, versions: Mapping[str, int]) -> bool:
+        return any(versions.get(key) != version for key, version in entry.slice_versions.items())
+
+    return [(sweep, "_moved", moved)]
 
 
 @bug
