@@ -1,12 +1,15 @@
 """Whatever is asked and whatever state buckets are in: the planned answer is the base table's answer (INV-12)."""
 
+import random
 from datetime import datetime
 from itertools import chain
 
+import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from tests.support.query_kit import DAY_MS, HOUR_MS, Bench, Row, at, same_rows
+from tests.support.sql_dice import random_case, wrong_answers
 
 DAYS = 3
 BUCKETS = range(0, DAYS * DAY_MS, HOUR_MS)
@@ -163,3 +166,13 @@ def test_a_time_that_was_cut_answers_for_what_it_tells_and_for_nothing_else(
     event(f"{made.receipt.view}")
     found, expected = bench.answer(made), bench.expected(text)
     assert same_rows(found, expected, ordered=False), f"{made.sql}\n{found}\n{expected}"
+
+
+@pytest.mark.scenario("Q13")
+@settings(max_examples=150, deadline=None, phases=set(Phase) - {Phase.explain, Phase.shrink})
+@given(seed=st.integers(0, 2**32))
+def test_an_answer_does_not_depend_on_what_things_are_called(seed: int) -> None:
+    """INV-12, Q13: columns, outputs, tables, views, names given by WITH, parameters; and constants where rows are ordered."""
+    case = random_case(random.Random(seed))
+    for wrong in wrong_answers(case):
+        raise AssertionError(f"seed {seed}: {wrong}")

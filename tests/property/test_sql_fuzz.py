@@ -1,4 +1,4 @@
-"""Whatever the text, the answer is a definition or a refusal, and it comes soon."""
+"""Whatever the text, the answer is a definition, a plan or a refusal by a rule, and it comes soon."""
 
 import time
 
@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.core.errors import InvalidInput
+from floodmark.query.rules import Miss, Refusal
 from floodmark.sql.definition import Definition, analyze, canonical
 from floodmark.sql.rules import Rule
+from tests.support.query_kit import HOUR_MS, HOURLY, Bench, rows
 
 WITHIN_S = 20  # some milliseconds on an idle machine; what is looked for is a hang
 COLUMNS = {
@@ -124,3 +126,85 @@ def test_one_thing_over_and_over(word: str, times: int) -> None:
 def test_the_valid_ones_are_valid() -> None:
     """Otherwise their mutations would not be near to anything."""
     assert all(answered(text, COLUMNS) for text in VALID)
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+QUERIES = [
+    "SELECT zone , sum ( n ) AS s FROM trips WHERE n > 1 GROUP BY zone HAVING count ( * ) > 1 ORDER BY s DESC LIMIT 3",
+    "WITH c AS ( SELECT zone AS z , rides FROM hourly AS h WHERE h.hour >= '1970-01-01' ) SELECT z FROM c AS x",
+    "SELECT ( SELECT count ( * ) FROM trips ) AS a , EXISTS ( SELECT 1 FROM hourly ) , 2 AS b ORDER BY 1 , b",
+    "SELECT 1 UNION ALL ( SELECT n FROM trips EXCEPT SELECT 2 ) INTERSECT SELECT * FROM ( VALUES ( 1 ) ) AS v ( a )",
+    "SELECT transform ( array ( n ) , x -> x + trips.n ) AS k , max ( fare ) FROM trips GROUP BY 1 ORDER BY k , 2",
+    "SELECT a.* , b.n FROM trips AS a JOIN single AS b ON a.n = b.n LEFT JOIN hourly USING ( zone )",
+    "SELECT * FROM single WHERE n IN ( SELECT n FROM trips AS single WHERE zone = single.zone ) ORDER BY n , t",
+    "SELECT DISTINCT upper ( zone ) , row_number ( ) OVER ( PARTITION BY n ORDER BY t ) FROM trips",
+    "SELECT s FROM ( SELECT sum ( n ) AS s , date_trunc ( 'DAY' , t ) AS d FROM trips GROUP BY ALL ) AS q WHERE s > 1",
+]
+QUERY_WORDS = [*WORDS, "trips", "hourly", "single", "zone", "x", "o0", "RECURSIVE", "EXCEPT", "ALL", "AS", "(", ")", "SELECT"]
+QUERY_RULES = RULES | {rule.value for rule in Refusal}
+UNUSED_RULES = {rule.value for rule in Miss}
+
+
+def _bench() -> Bench:
+    made = Bench(rows(2))
+    made.add_view("hourly", HOURLY, HOUR_MS, {0: "valid", HOUR_MS: "stale"})
+    made.add_view("single", "SELECT t, zone, n AS o0 FROM trips", HOUR_MS, {0: "valid"})
+    return made
+
+
+BENCH = _bench()
+
+
+def check_query(text: str) -> None:
+    """A plan or a refusal by a rule. Anything else would be an error 500."""
+    started = time.monotonic()
+    try:
+        made = BENCH.plan(text)
+    except InvalidInput as refusal:
+        assert refusal.rule in QUERY_RULES and "\n" not in str(refusal), refusal
+    else:
+        assert all(unused.rule in UNUSED_RULES for unused in made.receipt.unused)
+    assert time.monotonic() - started < WITHIN_S
+
+
+def test_the_queries_that_are_mutated_are_planned() -> None:
+    for text in QUERIES:
+        BENCH.plan(text)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.sampled_from(QUERY_WORDS), max_size=30).map(" ".join))
+def test_a_soup_of_words_as_a_query(text: str) -> None:
+    check_query(f"SELECT {text}")
+    check_query(f"SELECT zone FROM trips {text}")
+    check_query(f"WITH {text} SELECT 1")
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(QUERIES), st.data())
+def test_a_query_with_words_lost_doubled_moved_or_replaced(text: str, data: st.DataObject) -> None:
+    words = text.split(" ")
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(words) - 1))
+        change = data.draw(st.sampled_from(["lose", "double", "swap", "replace", "insert"]))
+        if change == "lose" and len(words) > 1:
+            words.pop(at)
+        elif change == "double":
+            words.insert(at, words[at])
+        elif change == "swap":
+            words[at], words[at - 1] = words[at - 1], words[at]
+        else:
+            words[at : at + (change == "replace")] = [data.draw(st.sampled_from(QUERY_WORDS))]
+    check_query(" ".join(words))
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(QUERIES), st.sampled_from(QUERIES), st.data())
+def test_a_query_with_a_part_of_another(text: str, other: str, data: st.DataObject) -> None:
+    words, others = text.split(" "), other.split(" ")
+    at, start = data.draw(st.integers(0, len(words))), data.draw(st.integers(0, len(others)))
+    end = data.draw(st.integers(start, len(others)))
+    check_query(" ".join([*words[:at], *others[start:end], *words[at + data.draw(st.integers(0, 3)) :]]))
+    check_query(f"SELECT ( {other} ) AS x FROM ( {text} ) AS y")
+    check_query(f"WITH trips AS ( {text} ) {other}")

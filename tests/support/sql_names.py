@@ -15,14 +15,18 @@ from sqlglot import exp
 
 from floodmark.sql.parsing import parse_query, render
 
+MADE_UP = (
+    "o0", "o1", "o2", "k0", "k1", "k2", "a0", "a1", "p0", "p1", "p2", "x0", "x0", "x1", "x0_1", "merged", "parts",
+    "source", "_floodmark_view", "_floodmark_view_1", "K0", "O1", "Parts", "o0_1",
+)  # fmt: skip
+"""What a rewrite could call something."""
 WORDS = (
-    "o0", "o1", "o2", "k0", "k1", "k2", "a0", "a1", "p0", "p1", "p2", "x0", "x1", "x0_1", "merged", "parts", "source",
-    "_floodmark_view", "_floodmark_view_1", "K0", "O1", "Parts", "o0_1", "t", "n", "zone", "trips", "hourly", "v",
+    *MADE_UP, "t", "n", "zone", "trips", "hourly", "v",
     "select", "from", "order", "group by", "values", "count", "sum", "date", "timestamp", "interval", "null", "true",
     "current_date", "all", "a.b", "`", "``x`", "odd name", "über", "Ünï", "Σ", "ς", "Ω名", "東京", "ß", "2", "1", "-",
     "it's", '"q"', "n__sum", " ",
 )  # fmt: skip
-"""What a rewrite could call something, keywords, other spellings of the same, and what needs quotes."""
+"""Besides, keywords, other spellings of the same, and what needs quotes."""
 RELATIONS = (
     "trips", "trips_1", "hourly", "parts", "merged", "source", "k0", "o0", "select", "order", "values", "v", "date",
     "n", "zone",
@@ -44,7 +48,8 @@ def drawn(dice: random.Random, wanted: Iterable[str], words: Sequence[str] = WOR
     names: dict[str, str] = {}
     for one in wanted:
         taken = {fold(name) for name in names.values()}
-        left = [word for word in words if fold(word) not in taken]
+        pool = MADE_UP if words is WORDS and dice.random() < 0.5 else words
+        left = [word for word in pool if fold(word) not in taken]
         names[one] = dice.choice(left) if left else f"{one} again"
     return names
 
