@@ -172,7 +172,7 @@ def test_a_time_that_was_cut_answers_for_what_it_tells_and_for_nothing_else(
 @settings(max_examples=150, deadline=None, phases=set(Phase) - {Phase.explain, Phase.shrink})
 @given(seed=st.integers(0, 2**32))
 def test_an_answer_does_not_depend_on_what_things_are_called(seed: int) -> None:
-    """INV-12, Q13: columns, outputs, tables, views, names given by WITH, parameters; and constants where rows are ordered."""
+    """INV-12, Q13: columns, outputs, tables, views, CTEs and parameters; constants where rows are ordered."""
     case = random_case(random.Random(seed))
     for wrong in wrong_answers(case):
         raise AssertionError(f"seed {seed}: {wrong}")

@@ -95,7 +95,9 @@ class Bench:
         """`states` says of each bucket: valid, stale, changed. Any other is vacant."""
         definition = self.analyzed(select, bucket_ms)
         header = ViewHeader(
-            ViewDefinition(name, self.definition.name, select, f"hash of {name}", bucket_ms, f"/lake/{name}"), "incarnation", 0
+            ViewDefinition(name, self.definition.name, select, f"hash of {name}", bucket_ms, f"/lake/{name}"),
+            "incarnation",
+            0,
         )
         entries = {start: self._entry(header, start, state) for start, state in states.items()}
         shards = {

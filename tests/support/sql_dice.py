@@ -3,8 +3,8 @@
     case = random_case(random.Random(seed))        a table, views, and some queries: (asked, plain, ordered)
     wrong_answers(case)                            what the planner answers otherwise than DuckDB answers the plain one
 
-A seed says everything. Names are those of `sql_names`; DuckDB stands for Spark on both sides, so only what both mean the
-same by is drawn.
+A seed says everything. Names are those of `sql_names`. DuckDB stands for Spark on both sides, so only what means the same
+to both is drawn.
 """
 
 import random
@@ -30,7 +30,7 @@ VIEWS = {
     "arrays": (DAY_MS, "SELECT transform(array(n, 2), m0 -> m0 + n) AS l_arr, n AS l_n, zone AS l_zone,"
                " count(*) AS l_c, sum(fare) AS l_fare FROM trips GROUP BY 1, 2, 3"),
 }  # fmt: skip
-COLUMNS = ("t", "zone", "n", "fare")
+COLUMNS = tuple(SCHEMA.names)
 KEYS = (
     "zone", "upper(zone)", "date_trunc('HOUR', t)", "date_trunc('DAY', t)", "CAST(t AS DATE)", "hour(t)", "n",
     "transform(array(n, 2), m0 -> m0 + n)", "array_max(transform(array(n, 1), m0 -> m0 * 2))", "n + 1",
@@ -115,7 +115,9 @@ class _Dice:
         items = [(what, kind, self.alias()) for what, kind in parts]
         text = f"SELECT {', '.join(f'{what} AS {name}' for what, _, name in items)} FROM {source}{self.where(filters)}"
         if wanted:
-            text += f" GROUP BY {', '.join(self._group(n, *item) for n, item in enumerate(items, 1) if item[1] == 'key')}"
+            text += (
+                f" GROUP BY {', '.join(self._group(n, *item) for n, item in enumerate(items, 1) if item[1] == 'key')}"
+            )
         if self.maybe(0.25):
             text += f" HAVING {self.dice.choice(HAVINGS if source == 'trips' else HAVINGS[:1])}"
         names = [name for _, _, name in items]
@@ -150,7 +152,11 @@ class _Dice:
         first = [self._order(n, what, "constant" if what in CONSTANTS else "value", name)
                  for n, (what, name) in enumerate(items, 1) if self.maybe(0.4)]  # fmt: skip
         order = [*first, *(f"{column} {self.dice.choice(['ASC', 'DESC'])}" for column in self.some(COLUMNS, 4, 4))]
-        return f"{text} ORDER BY {', '.join(order)}{self.dice.choice(['', ' LIMIT 3', ' LIMIT 4 OFFSET 1'])}", True, names
+        return (
+            f"{text} ORDER BY {', '.join(order)}{self.dice.choice(['', ' LIMIT 3', ' LIMIT 4 OFFSET 1'])}",
+            True,
+            names,
+        )
 
     def of_view(self) -> tuple[str, bool, list[str]]:
         name = self.dice.choice(list(OF_VIEWS))
@@ -218,10 +224,9 @@ def random_case(dice: random.Random) -> Case:
     bench = Bench(_segments(dice), names=names)
     pattern = [dice.choice(("valid", "valid", "valid", "stale", "changed", "vacant")) for _ in range(5)]
     for name in dice.sample(list(VIEWS), dice.randint(2, 3)):
-        bucket_ms, select = VIEWS[name]
-        starts = range(0, DAYS * DAY_MS, bucket_ms)
+        starts = range(0, DAYS * DAY_MS, VIEWS[name][0])
         states = {start: pattern[n % 5] for n, start in enumerate(starts)}
-        _add_view(dice, bench, name, select, bucket_ms, {s: state for s, state in states.items() if state != "vacant"})
+        _add_view(dice, bench, name, {s: state for s, state in states.items() if state != "vacant"})
     case = Case(bench)
     while len(case.queries) < QUERIES:
         text, ordered = _Dice(dice).query()
@@ -237,14 +242,14 @@ def _table_names(dice: random.Random) -> dict[str, str]:
     return names
 
 
-def _add_view(
-    dice: random.Random, bench: Bench, name: str, select: str, bucket_ms: int, states: Mapping[int, str]
-) -> None:
+def _add_view(dice: random.Random, bench: Bench, name: str, states: Mapping[int, str]) -> None:
+    bucket_ms, select = VIEWS[name]
     outputs = [word.rstrip(",") for word in select.replace(",", ", ").split() if word[1:2] == "_" and word != "m_0"]
     assert isinstance(bench.names, dict), "names are added here"
     taken = {bench.names["trips"], *(view.name for view in bench.views)}
     for _ in range(TRIES):
-        names = drawn(dice, [*outputs, "m0", "m1"])
+        names = drawn(dice, outputs)
+        names |= drawn(dice, ["m0", "m1"], [bench.names["n"], bench.names["zone"], "x0", "x1"])
         try:
             text = renamed(select, {**bench.names, **names})
             called = dice.choice([word for word in RELATIONS if word not in taken])
@@ -263,6 +268,8 @@ def _query(dice: random.Random, names: Mapping[str, str], text: str, *, ordered:
         if dice.random() < 0.5:  # what a WITH or a subselect could best be taken for
             relations = [names["trips"], *(names[view] for view in VIEWS if view in names)]
             given |= drawn(dice, [one for one in own if one[:2] in ("c_", "q_")], [*relations, *RELATIONS])
+        if dice.random() < 0.6:  # and a parameter
+            given |= drawn(dice, [one for one in own if one[0] == "m"], [names[n] for n in names if n not in VIEWS])
         try:
             return Query(renamed(text, {**names, **given}, dice), text, ordered)
         except Clash:
@@ -310,7 +317,5 @@ def wrong_answers(case: Case) -> Iterator[str]:
         made = case.bench.plan(query.asked)
         found, expected = case.bench.answer(made), judge.run(query.plain)
         if not same_rows(found, expected, ordered=query.ordered):
-            yield f"{query.asked}\nplanned by {made.receipt.view}: {made.sql}\n{found}\nright: {query.plain}\n{expected}"
-
-
-assert COLUMNS == tuple(SCHEMA.names)
+            planned = f"planned by {made.receipt.view}: {made.sql}\n{found}"
+            yield f"{query.asked}\n{planned}\nright: {query.plain}\n{expected}"

@@ -20,6 +20,7 @@ MADE_UP = (
     "source", "_floodmark_view", "_floodmark_view_1", "K0", "O1", "Parts", "o0_1",
 )  # fmt: skip
 """What a rewrite could call something."""
+MOST_LIKELY = ("o0", "x0", "o1", "x1", "k0", "p0", "a0", "O2")
 WORDS = (
     *MADE_UP, "t", "n", "zone", "trips", "hourly", "v",
     "select", "from", "order", "group by", "values", "count", "sum", "date", "timestamp", "interval", "null", "true",
@@ -46,11 +47,12 @@ def fold(name: str) -> str:
 def drawn(dice: random.Random, wanted: Iterable[str], words: Sequence[str] = WORDS) -> dict[str, str]:
     """A name for each, no two of them the same to Spark."""
     names: dict[str, str] = {}
+    likely = dice.random() < 0.4
     for one in wanted:
         taken = {fold(name) for name in names.values()}
-        pool = MADE_UP if words is WORDS and dice.random() < 0.5 else words
-        left = [word for word in pool if fold(word) not in taken]
-        names[one] = dice.choice(left) if left else f"{one} again"
+        made_up = MOST_LIKELY if likely else MADE_UP if dice.random() < 0.5 else WORDS
+        left = [w for pool in (made_up if words is WORDS else (), words) for w in pool if fold(w) not in taken]
+        names[one] = dice.choice(left[: len(made_up)] if words is WORDS else left) if left else f"{one} again"
     return names
 
 
@@ -63,7 +65,8 @@ def renamed(text: str, names: Mapping[str, str], dice: random.Random | None = No
     for identifier in list(tree.find_all(exp.Identifier)):
         name = names.get(identifier.name)
         if name is not None:
-            if dice is not None and isinstance(identifier.parent, exp.Column) and dice.random() < 0.2:
+            is_read = isinstance(identifier.parent, exp.Column) or identifier.meta.get("parameter")
+            if dice is not None and is_read and dice.random() < 0.3:
                 name = _other_case(name)
             identifier.set("this", name)
             identifier.set("quoted", True)

@@ -43,7 +43,7 @@ class Term:
         return cls(tree, render(tree), tree.find(exp.Lambda) is not None)
 
     def is_open(self, part: exp.Expr) -> bool:
-        """Whether the part is about a parameter of a lambda around it. Its text then says nothing: it may be a column's."""
+        """Whether the part uses a parameter of a lambda around it. Its text may then be a column's."""
         return self.has_lambda and is_open(part)
 
     def text_of(self, part: exp.Expr) -> str:

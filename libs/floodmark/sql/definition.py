@@ -110,7 +110,9 @@ def _check_keys(keys: Sequence[Selected], grouped: Sequence[str], *, time_column
 
 def _check_names(definition: Definition) -> None:
     """Outputs and files have their columns told apart by name, and Spark does not look at case."""
-    if reserved := [name for name in (*definition.columns, *definition.stored_columns) if folded(name) in BUILD_COLUMNS]:
+    if reserved := [
+        name for name in (*definition.columns, *definition.stored_columns) if folded(name) in BUILD_COLUMNS
+    ]:
         raise refused(
             Rule.RESERVED_NAME,
             f"{reserved[0]} is the name of a column that a build adds to the rows; leave the column out, or rename it",

@@ -79,7 +79,7 @@ def _declaration(use: exp.Identifier, root: exp.Expr) -> exp.Identifier | None:
 
 def _rename(name: exp.Expr, new: str) -> None:
     name.set("this", new)
-    name.set("quoted", True)
+    name.set("quoted", value=True)
 
 
 def _names_in(body: exp.Expr) -> Iterator[str]:
