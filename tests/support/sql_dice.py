@@ -3,8 +3,8 @@
     case = random_case(random.Random(seed))        a table, views, and some queries: (asked, plain, ordered)
     wrong_answers(case)                            what the planner answers otherwise than DuckDB answers the plain one
 
-A seed says everything. Names are those of `sql_names`. DuckDB stands for Spark on both sides, so only what means the same
-to both is drawn.
+A seed says everything. Names are those of `sql_names`. DuckDB stands for Spark on both sides, so only what means the
+same to both is drawn.
 """
 
 import random

@@ -239,6 +239,16 @@ def test_a_condition_on_a_view_that_is_repeated_inside_keeps_its_parameters() ->
     assert made.answer(planned) == expected, planned.sql
 
 
+@pytest.mark.scenario("Q13")
+def test_a_key_with_a_column_in_its_lambda_does_not_answer_for_one_with_the_parameter() -> None:
+    """Q13: without its qualifier the column n was the parameter n, and the two keys had one text."""
+    made = fresh("SELECT transform(array(n, 2), n -> n + trips.n) AS k, count(*) AS c FROM trips GROUP BY 1")
+    assert rule_of(right(made, "SELECT transform(array(n, 2), n -> n + n), count(*) FROM trips GROUP BY 1")) == (
+        "key-not-in-view"
+    )
+    assert right(made, "SELECT transform(array(n, 2), x -> x + n), count(*) FROM trips GROUP BY 1").receipt.view == "v"
+
+
 def test_a_lambda_with_one_parameter_twice_is_refused(bench: Bench) -> None:
     with pytest.raises(InvalidInput) as refusal:
         bench.plan("SELECT transform(array(n), (n, N) -> n) FROM trips")

@@ -4,8 +4,8 @@
     SELECT rides FROM (SELECT ... FROM trips WHERE date_trunc('HOUR', t) >= '2024-01-01' GROUP BY ...) AS hourly(...)
     WHERE hour >= '2024-01-01'
 
-A WITH around the name may give the name `trips` to something else. So before anything is put in place, each table that is
-read gets a name that no WITH of the query gives (`SourceNames`): its own, unless that is taken.
+A WITH around the view may give the name `trips` to something else. So before anything is put in place, each table that
+is read gets a name that no WITH of the query gives (`SourceNames`): its own, unless that is taken.
 
 Conditions on the view's keys are repeated inside, where they say what need not be read: a group satisfies them if its
 rows do.

@@ -145,7 +145,8 @@ def expression(text: str) -> exp.Expr:
     for found in list(select.find_all(exp.Column)):
         first, *fields = found.parts
         if fields:
-            found.replace(reduce(_field_of, fields, exp.Column(this=first.copy())))
+            column_itself: exp.Expr = exp.Column(this=first.copy())
+            found.replace(reduce(_field_of, fields, column_itself))
     tree: exp.Expr = select.expressions[0]
     return tree.unnest()
 
