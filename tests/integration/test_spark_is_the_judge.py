@@ -5,14 +5,17 @@
 
 import os
 import random
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 from sqlglot import exp
 from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import TokenType
 
-from floodmark.query import kinds
+from floodmark.query import bounds, kinds, moments
 from floodmark.spark.session import open_session
 from floodmark.sql import grammar
 from floodmark.sql.columns import Columns
@@ -29,6 +32,7 @@ from tests.support.spark_judge import (
     tree_of,
     typing,
 )
+from tests.support.spark_times import KINDS, Timed, bounding, frame, understood
 
 pytestmark = pytest.mark.timeout(900 if "FLOODMARK_JUDGED" not in os.environ else 7200)
 
@@ -55,36 +59,53 @@ def analyzer(spark: SparkSession) -> Analyzer:
     return Analyzer(spark, COLUMNS)
 
 
-def bound_differently(parser: Parser, *, seed: int = SEED, count: int = JUDGED) -> tuple[list[Difference], int]:
-    """And how many were read at all."""
-    texts = [Unbound(random.Random(f"{seed} {n}")).expression() for n in range(count)]
-    found = [difference for text in texts if (difference := binding(parser, text)) is not None]
-    return found, sum(tree_of(text) is not None for text in texts)
+@pytest.fixture(scope="module")
+def times(spark: SparkSession) -> SparkSession:
+    frame(spark)
+    return spark
 
 
-def typed_differently(analyzer: Analyzer, *, seed: int = SEED, count: int = JUDGED) -> tuple[list[Difference], int]:
-    """And of how many we knew the type."""
-    texts = [Typed(random.Random(f"{seed} {n}")).expression() for n in range(count)]
-    found: list[Difference] = []
-    known = 0
-    for first in range(0, count, AT_ONCE):
-        differences, some = typing(analyzer, texts[first : first + AT_ONCE])
-        found += differences
-        known += some
-    return found, known
+def unbound() -> Iterator[str]:
+    return (Unbound(random.Random(f"{SEED} {n}")).expression() for n in range(JUDGED))
+
+
+def bound_differently(parser: Parser) -> Iterator[Difference]:
+    return (difference for text in unbound() if (difference := binding(parser, text)) is not None)
+
+
+def typed_differently(analyzer: Analyzer, counts: Counter[str]) -> Iterator[Difference]:
+    texts = [Typed(random.Random(f"{SEED} {n}")).expression() for n in range(JUDGED)]
+    for first in range(0, len(texts), AT_ONCE):
+        differences, known = typing(analyzer, texts[first : first + AT_ONCE])
+        counts["known"] += known
+        yield from differences
+
+
+def timed_differently(spark: SparkSession, column: str) -> Iterator[Difference]:
+    """A tenth as many, for each is evaluated over a few hundred rows."""
+    conditions = [Timed(random.Random(f"{SEED} {n}"), column).condition() for n in range(JUDGED // 10)]
+    for first in range(0, len(conditions), AT_ONCE // 2):
+        yield from bounding(spark, column, conditions[first : first + AT_ONCE // 2])
 
 
 def test_operators_bind_as_they_do_for_spark(parser: Parser) -> None:
     """INV-12: also on the way to the base table, where the query is rendered as it was read."""
-    differences, read = bound_differently(parser)
-    assert differences == []
-    assert read > 0.9 * JUDGED
+    assert list(bound_differently(parser)) == []
+    assert sum(tree_of(text) is not None for text in unbound()) > 0.9 * JUDGED
 
 
 def test_a_number_has_the_type_that_spark_gives_it(analyzer: Analyzer) -> None:
-    differences, known = typed_differently(analyzer)
-    assert differences == []
-    assert known > 0.9 * JUDGED
+    counts: Counter[str] = Counter()
+    assert list(typed_differently(analyzer, counts)) == []
+    assert counts["known"] > 0.9 * JUDGED
+
+
+@pytest.mark.parametrize("column", KINDS)
+def test_a_condition_on_time_holds_where_we_say_and_nowhere_else(times: SparkSession, column: str) -> None:
+    """INV-12: what need not be read, and which buckets are taken as they are."""
+    assert list(timed_differently(times, column)) == []
+    conditions = [Timed(random.Random(f"{SEED} {n}"), column).condition() for n in range(JUDGED // 10)]
+    assert sum(understood(column, condition) for condition in conditions) > JUDGED // 100
 
 
 def test_a_name_means_the_column_that_it_means_to_spark(analyzer: Analyzer) -> None:
@@ -120,7 +141,7 @@ def _plus_is_nothing(patch: pytest.MonkeyPatch) -> None:
     unary = grammar.DefinitionParser._parse_unary
 
     def without_plus(self: grammar.DefinitionParser) -> exp.Expr | None:
-        return without_plus(self) if self._match(grammar.TokenType.PLUS) else unary(self)
+        return without_plus(self) if self._match(TokenType.PLUS) else unary(self)
 
     patch.setattr(grammar.DefinitionParser, "_parse_unary", without_plus)
 
@@ -143,7 +164,7 @@ def test_operators_that_bind_otherwise_are_found(
     parser: Parser, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     mistake(monkeypatch)
-    assert bound_differently(parser, count=min(JUDGED, 500))[0]
+    assert next(bound_differently(parser), None) is not None
 
 
 def _a_negative_number_has_the_size_of_its_type(patch: pytest.MonkeyPatch) -> None:
@@ -182,4 +203,28 @@ def test_types_that_are_not_sparks_are_found(
     analyzer: Analyzer, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     mistake(monkeypatch)
-    assert typed_differently(analyzer, count=min(JUDGED, 1_000))[0]
+    assert next(typed_differently(analyzer, Counter()), None) is not None
+
+
+def _text_is_cut_to_a_day_as_a_timestamp(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(bounds, "midnight_us", moments.moment_us)
+
+
+def _zones_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    anything = re.compile(moments._TIME.pattern.replace("(?:Z|\\+00:00)?", r"(?:Z|[+-]\d\d:\d\d)?"), re.ASCII)
+    patch.setattr(moments, "_TIME", anything)
+
+
+def _a_millisecond_is_the_smallest(patch: pytest.MonkeyPatch) -> None:
+    exact = bounds._bounds
+    patch.setattr(bounds, "_bounds", lambda op, us, **how: exact(op, us // 1000 * 1000, **how))
+
+
+@pytest.mark.parametrize(
+    "mistake", [_text_is_cut_to_a_day_as_a_timestamp, _zones_are_not_looked_at, _a_millisecond_is_the_smallest]
+)
+def test_times_that_are_not_sparks_are_found(
+    times: SparkSession, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mistake(monkeypatch)
+    assert any(next(timed_differently(times, column), None) is not None for column in KINDS)

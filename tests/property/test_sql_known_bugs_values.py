@@ -1,7 +1,7 @@
 """What two expressions make of one value may differ, and a view must not answer one by the other.
 
-Text as a date is not text as a timestamp; -0.0 and 0.0 are one group and two texts. Whatever a view keeps and whatever a
-query asks: rows that the view has put into one group must all have the value that is asked. With a mend taken out
+Text as a date is not text as a timestamp; -0.0 and 0.0 are one group and two texts. Whatever a view keeps and whatever
+a query asks: rows that the view has put into one group must all have the value that is asked. With a mend taken out
 again, some do not.
 """
 
@@ -12,11 +12,13 @@ from functools import cache
 from typing import Any
 
 import pytest
+from sqlglot import exp
 
 from floodmark.query import shapes
 from floodmark.query.asked import Term
 from floodmark.query.rules import Missed
 from floodmark.query.shapes import ViewShape, expression
+from floodmark.query.zeros import has_two_zeros
 from floodmark.sql.definition import Definition, analyze
 from tests.support.query_kit import COLUMNS, DAY_MS
 
@@ -150,8 +152,10 @@ def _zeros_are_the_same(patch: pytest.MonkeyPatch) -> None:
 
 
 def _only_doubles_as_they_are_have_two_zeros(patch: pytest.MonkeyPatch) -> None:
-    known = shapes.has_two_zeros
-    patch.setattr(shapes, "has_two_zeros", lambda tree, columns: tree.name == "fare" and known(tree, columns))
+    def is_double(tree: exp.Expr, columns: Mapping[str, str]) -> bool:
+        return tree.name == "fare" and has_two_zeros(tree, columns)
+
+    patch.setattr(shapes, "has_two_zeros", is_double)
 
 
 @pytest.mark.parametrize("mistake", [_text_is_any_time, _zeros_are_the_same, _only_doubles_as_they_are_have_two_zeros])

@@ -89,9 +89,9 @@ class Unbound:
         other = self._value(depth - 1)
         return value + " " + dice.choice((
             f"IS {negated}NULL", f"IS {negated}TRUE", f"IS {negated}UNKNOWN", f"IS {negated}DISTINCT FROM {other}",
-            f"{negated}BETWEEN {other} AND {self._value(depth - 1)}", f"{negated}IN ({other}, {self._boolean(depth - 1)})",
-            f"{negated}LIKE {other}", f"{negated}ILIKE {other}", f"{negated}LIKE {other} ESCAPE '!'", f"{negated}RLIKE {other}",
-            f"{negated}LIKE ANY ('x', 'y')",
+            f"{negated}BETWEEN {other} AND {self._value(depth - 1)}",
+            f"{negated}IN ({other}, {self._boolean(depth - 1)})", f"{negated}LIKE {other}", f"{negated}ILIKE {other}",
+            f"{negated}LIKE {other} ESCAPE '!'", f"{negated}RLIKE {other}", f"{negated}LIKE ANY ('x', 'y')",
         ))  # fmt: skip
 
     def _value(self, depth: int) -> str:
@@ -118,7 +118,8 @@ class Unbound:
         elif kind < 0.9:
             made = f"({self._boolean(depth - 1)})"
         elif kind < 0.93:
-            made = f"CASE WHEN {self._boolean(depth - 1)} THEN {self._boolean(depth - 1)} ELSE {self._value(depth - 1)} END"
+            condition, other = self._boolean(depth - 1), self._value(depth - 1)
+            made = f"CASE WHEN {condition} THEN {self._boolean(depth - 1)} ELSE {other} END"
         elif kind < 0.96:
             made = f"CAST({self._boolean(depth - 1)} AS BIGINT)"
         else:
@@ -130,7 +131,7 @@ class Parser:
     """Spark's own, as values that can be compared."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._parser = spark._jsparkSession.sessionState().sqlParser()  # type: ignore[attr-defined]
+        self._parser = spark._jsparkSession.sessionState().sqlParser()
 
     def tree(self, text: str) -> Tree | None:
         """None for what is no expression to Spark."""
@@ -187,11 +188,15 @@ COLUMNS: Mapping[str, str] = {
 }  # fmt: skip
 _WHOLES = ("y", "h", "i", "l", "u", "1", "0", "-1", "10", "007", "3000000000", "-2147483648", "2147483648", "1Y", "12S",
            "34L", "-5L", "- 7", "9223372036854775807", "(1)", "-(1)", "+1")  # fmt: skip
-_NUMBERS = (*_WHOLES, "f", "d", "m", "r", "w", "z", "k", "v", "m", "w", "r", "1.5", "0.05", "-0.5", "10.00", "0.0", ".25",
-            "3.", "00.50", "1e3", "1.5e-2", "2F", "3D", "1.25BD", "-2BD", "99999999999999999999",
+_NUMBERS = (*_WHOLES, "f", "d", "m", "r", "w", "z", "k", "v", "m", "w", "r", "1.5", "0.05", "-0.5", "10.00", "0.0",
+            ".25", "3.", "00.50", "1e3", "1.5e-2", "2F", "3D", "1.25BD", "-2BD", "99999999999999999999",
             "12345678901234567890.123456789012345678")  # fmt: skip
 _CASTS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "DECIMAL(5)", "DECIMAL(20, 3)",
           "DECIMAL(38, 30)", "NUMERIC(9, 9)", "LONG", "REAL")  # fmt: skip
+_FUNCTIONS = (
+    "coalesce", "greatest", "least", "nullif", "ifnull", "nvl", "abs", "negative", "positive", "mod", "round", "bround",
+    "ceil", "floor", "ceiling", "nvl2", "year", "length", "unix_millis",
+)  # fmt: skip
 
 
 class Typed:
@@ -201,38 +206,44 @@ class Typed:
         self._dice = dice
 
     def expression(self, depth: int = 2) -> str:
-        dice, again = self._dice, self.expression
-        if depth <= 0 or dice.random() < 0.15:
-            return dice.choice(_NUMBERS)
-        kind = dice.random()
-        if kind < 0.5:
-            return f"{self._operand(depth)} {dice.choice('++--**//%')} {self._operand(depth)}"
-        if kind < 0.56:
+        if depth <= 0 or self._dice.random() < 0.15:
+            return self._dice.choice(_NUMBERS)
+        forms = (self._arithmetic, self._whole, self._signed, self._cast, self._choice, self._call)
+        return self._dice.choices(forms, (50, 12, 6, 8, 8, 16))[0](depth - 1)
+
+    def _arithmetic(self, depth: int) -> str:
+        return f"{self._operand(depth)} {self._dice.choice('++--**//%')} {self._operand(depth)}"
+
+    def _whole(self, _: int) -> str:
+        dice = self._dice
+        if dice.random() < 0.5:
             return f"({dice.choice(_WHOLES)} DIV {dice.choice((*_WHOLES, 'm', 'w', '1.5'))})"
-        if kind < 0.62:
-            return f"({dice.choice(_WHOLES)} {dice.choice(('&', '|', '^', '<<', '>>'))} {dice.choice(('i', 'y', '3', '2S'))})"
-        if kind < 0.68:
-            made = again(depth - 1)
-            return f"{dice.choice(('-', '- ', '+'))}{dice.choice((made, f'({made})'))}".replace("--", "- -")
-        if kind < 0.76:
-            return f"CAST({again(depth - 1)} AS {dice.choice(_CASTS)})"
-        if kind < 0.84:
-            return dice.choice((
-                f"CASE WHEN p THEN {again(depth - 1)} ELSE {again(depth - 1)} END",
-                f"CASE WHEN p THEN NULL WHEN i > 1 THEN {again(depth - 1)} END",
-                f"CASE i WHEN 1 THEN {again(depth - 1)} WHEN 2 THEN {again(depth - 1)} ELSE NULL END",
-                f"IF(p, {again(depth - 1)}, {again(depth - 1)})",
-            ))  # fmt: skip
-        return self._call(depth - 1)
+        sign, other = dice.choice(("&", "|", "^", "<<", ">>")), dice.choice(("i", "y", "3", "2S"))
+        return f"({dice.choice(_WHOLES)} {sign} {other})"
+
+    def _signed(self, depth: int) -> str:
+        made = self.expression(depth)
+        return f"{self._dice.choice(('-', '- ', '+'))}{self._dice.choice((made, f'({made})'))}".replace("--", "- -")
+
+    def _cast(self, depth: int) -> str:
+        return f"CAST({self.expression(depth)} AS {self._dice.choice(_CASTS)})"
+
+    def _choice(self, depth: int) -> str:
+        one, other = self.expression(depth), self.expression(depth)
+        return self._dice.choice((
+            f"CASE WHEN p THEN {one} ELSE {other} END",
+            f"CASE WHEN p THEN NULL WHEN i > 1 THEN {one} END",
+            f"CASE i WHEN 1 THEN {one} WHEN 2 THEN {other} ELSE NULL END",
+            f"IF(p, {one}, {other})",
+        ))  # fmt: skip
 
     def _operand(self, depth: int) -> str:
-        made = self.expression(depth - 1)
+        made = self.expression(depth)
         return made if self._dice.random() < 0.3 else f"({made})"
 
     def _call(self, depth: int) -> str:
         dice, again = self._dice, self.expression
-        name = dice.choice(("coalesce", "greatest", "least", "nullif", "ifnull", "nvl", "abs", "negative", "positive", "mod",
-                            "round", "bround", "ceil", "floor", "ceiling", "nvl2", "year", "length", "unix_millis"))  # fmt: skip
+        name = dice.choice(_FUNCTIONS)
         if name in ("abs", "negative", "positive", "ceil", "floor", "ceiling"):
             return f"{name}({again(depth)})"
         if name in ("round", "bround"):

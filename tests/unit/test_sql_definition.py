@@ -240,7 +240,6 @@ REFUSED = [
     ("not-sql", "SELECT payload ->> 'a' AS t FROM rides", "Unexpected token"),
     ("unsupported-syntax", "SELECT lower(city) FILTER (WHERE n > 1) AS t FROM rides", "FILTER"),
     ("not-sql", "SELECT event_time + INTERVAL n DAY AS t FROM rides", "must be of a number"),
-    ("unsupported-syntax", "SELECT ~ ~n AS t FROM rides", "is not read again"),
     ("parameter", "SELECT city FROM rides WHERE fare > :least", ":least has no value"),
     ("parameter", "SELECT city FROM rides WHERE fare > ?", "write the value itself"),
     ("parameter", "SELECT city FROM rides WHERE fare > ${least}", "${least}"),

@@ -83,25 +83,17 @@ _OF_ANY: Mapping[str, Kind] = {
 def kind_of(tree: exp.Expr, columns: Mapping[str, str]) -> Kind | None:
     """`columns` are the table's: name and Arrow type."""
     tree = tree.unnest()
-    if isinstance(tree, exp.Column):
-        return _of_arrow(columns.get(tree.name, "")) if len(tree.parts) == 1 else None
     if (written := _written(tree)) is not None:
         return _of_literal(*written)
-    if isinstance(tree, exp.Cast):
-        return _of_cast(tree)
-    if isinstance(tree, exp.Neg | exp.BitwiseNot):
-        kind = kind_of(tree.this, columns)
-        return kind if isinstance(tree, exp.Neg) or isinstance(kind, Whole) else None
-    if isinstance(tree, _ARITHMETIC):
-        return _computed(type(tree), tree.this, tree.expression, columns)
-    if isinstance(tree, _BITS + _SHIFTS):
-        return _of_bits(tree, kind_of(tree.this, columns), kind_of(tree.expression, columns))
-    if isinstance(tree, exp.Case | exp.If):
-        return _common(branches(tree), columns)
-    return _of_call(tree.name.lower(), tree.expressions, columns) if isinstance(tree, exp.Anonymous) else None
+    return next((read(tree, columns) for forms, read in _FORMS if isinstance(tree, forms)), None)
 
 
 # -- what is written, and what is kept ---------------------------------------------------------------------------------
+
+
+def _of_column(tree: exp.Expr, columns: Mapping[str, str]) -> Kind | None:
+    assert isinstance(tree, exp.Column), f"{tree} is no column"
+    return _of_arrow(columns.get(tree.name, "")) if len(tree.parts) == 1 else None
 
 
 def _of_arrow(name: str) -> Kind | None:
@@ -116,14 +108,13 @@ def _sized(precision: int, scale: int) -> Decimal | None:
     return Decimal(precision, scale) if 0 <= scale <= precision <= PRECISION_MAX else None
 
 
-def _written(tree: exp.Expr) -> tuple[str, bool] | None:
-    """A number as it stands there, and whether it is negative: to Spark, -1 is one literal and -(1) is not."""
-    is_negative = isinstance(tree, exp.Neg)
-    number = tree.this if is_negative else tree
-    return (number.name, is_negative) if isinstance(number, exp.Literal) and not number.is_string else None
+def _written(tree: exp.Expr) -> tuple[str, int] | None:
+    """A number as it stands there, and its sign: to Spark, -1 is one literal and -(1) is not."""
+    sign, number = (-1, tree.this) if isinstance(tree, exp.Neg) else (1, tree)
+    return (number.name, sign) if isinstance(number, exp.Literal) and not number.is_string else None
 
 
-def _of_literal(text: str, is_negative: bool) -> Kind | None:
+def _of_literal(text: str, sign: int) -> Kind | None:
     match = _NUMBER.fullmatch(text)
     if match is None or not (match[1] or match[3]):
         return None
@@ -134,14 +125,15 @@ def _of_literal(text: str, is_negative: bool) -> Kind | None:
         return None if suffix else DOUBLE
     digits = len((whole + fraction).lstrip("0") or "0")
     if not point and not suffix:
-        value = -int(whole) if is_negative else int(whole)
+        value = sign * int(whole)
         if -(2**31) <= value < 2**31:
             return INT
         return LONG if -(2**63) <= value < 2**63 else _sized(digits, 0)
     return _sized(max(digits, len(fraction)), len(fraction))
 
 
-def _of_cast(cast: exp.Cast) -> Kind | None:
+def _of_cast(cast: exp.Expr, _: Mapping[str, str]) -> Kind | None:
+    assert isinstance(cast, exp.Cast), f"{cast} is no cast"
     kind = cast.to.this
     if kind is exp.DType.DECIMAL:
         sizes = [int(size.name) for size in cast.to.expressions]
@@ -152,12 +144,12 @@ def _of_cast(cast: exp.Cast) -> Kind | None:
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
-def _of_call(name: str, arguments: Sequence[exp.Expr], columns: Mapping[str, str]) -> Kind | None:
+def _of_call(tree: exp.Expr, columns: Mapping[str, str]) -> Kind | None:
+    name, arguments = tree.name.lower(), tree.expressions
     if name in _OF_ANY:
         return _OF_ANY[name] if len(arguments) == 1 else None
-    if (made := _CALLS.get(name)) is None:
-        return None
-    return made(arguments, columns)
+    made = _CALLS.get(name)
+    return None if made is None else made(arguments, columns)
 
 
 def _same(arguments: Sequence[exp.Expr], columns: Mapping[str, str]) -> Kind | None:
@@ -182,7 +174,7 @@ def _rounded(arguments: Sequence[exp.Expr], columns: Mapping[str, str]) -> Kind 
 
 def _places(tree: exp.Expr) -> int | None:
     written = _written(tree.unnest())
-    return None if written is None or not written[0].isdecimal() else int(written[0]) * (-1 if written[1] else 1)
+    return None if written is None or not written[0].isdecimal() else int(written[0]) * written[1]
 
 
 def _whole_part(arguments: Sequence[exp.Expr], columns: Mapping[str, str]) -> Kind | None:
@@ -243,10 +235,16 @@ def _wider(one: Kind, other: Kind) -> Kind:
     return Decimal(min(whole + scale, PRECISION_MAX), max(0, min(scale, PRECISION_MAX - whole)))
 
 
-def _of_bits(tree: exp.Expr, left: Kind | None, right: Kind | None) -> Kind | None:
+def _of_bits(tree: exp.Expr, columns: Mapping[str, str]) -> Kind | None:
+    left, right = kind_of(tree.this, columns), kind_of(tree.expression, columns)
     if not isinstance(left, Whole) or not isinstance(right, Whole):
         return None
     return _wider(left, right) if isinstance(tree, _BITS) else _wider(left, INT)
+
+
+def _of_inverse(tree: exp.Expr, columns: Mapping[str, str]) -> Kind | None:
+    kind = kind_of(tree.this, columns)
+    return kind if isinstance(kind, Whole) else None
 
 
 def _computed(kind: type[exp.Expr], one: exp.Expr, other: exp.Expr, columns: Mapping[str, str]) -> Kind | None:
@@ -299,3 +297,15 @@ def _bounded(precision: int, scale: int) -> Decimal:
         return Decimal(precision, scale)
     whole = precision - scale
     return Decimal(PRECISION_MAX, max(PRECISION_MAX - whole, min(scale, _SCALE_KEPT)))
+
+
+_FORMS: tuple[tuple[tuple[type[exp.Expr], ...], Callable[[exp.Expr, Mapping[str, str]], Kind | None]], ...] = (
+    ((exp.Column,), _of_column),
+    ((exp.Cast,), _of_cast),
+    ((exp.Neg,), lambda tree, columns: kind_of(tree.this, columns)),
+    ((exp.BitwiseNot,), _of_inverse),
+    (_ARITHMETIC, lambda tree, columns: _computed(type(tree), tree.this, tree.expression, columns)),
+    (_BITS + _SHIFTS, _of_bits),
+    ((exp.Case, exp.If), lambda tree, columns: _common(branches(tree), columns)),
+    ((exp.Anonymous,), _of_call),
+)

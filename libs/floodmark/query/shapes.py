@@ -119,15 +119,18 @@ class ViewShape:
         if isinstance(tree, exp.Column):
             return self._columns.get(tree.name, "").startswith(("timestamp", "date"))
         if isinstance(tree, exp.Cast):
-            return tree.to.this in TEMPORAL
+            return bool(tree.to.this in TEMPORAL)
         return isinstance(tree, exp.Anonymous) and tree.name.lower() in _MAKE_TIMES
 
 
 def _of_instant(tree: exp.Expr) -> bool:
+    part = None
     if isinstance(tree, exp.Anonymous) and tree.name.lower() in ("date_part", "datepart"):
-        return tree.expressions[0].name.upper().startswith(_INSTANT_PARTS)
-    if isinstance(tree, exp.Extract):
-        return tree.this.name.upper().startswith(_INSTANT_PARTS)
+        part = tree.expressions[0]
+    elif isinstance(tree, exp.Extract):
+        part = tree.this
+    if part is not None:
+        return str(part.name).upper().startswith(_INSTANT_PARTS)
     return isinstance(tree, exp.Anonymous) and tree.name.lower() in _OF_INSTANTS
 
 

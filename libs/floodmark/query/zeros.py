@@ -19,7 +19,6 @@ _WITHOUT_FLOATS = (
     *_EXACT, exp.DType.TEXT, exp.DType.BINARY, exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ,
     exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ,
 )  # fmt: skip
-_PLAIN = ("bool", "string", "large_string", "binary", "large_binary", "fixed_size_binary", "date", "timestamp")
 _TEXT_FUNCTIONS = frozenset({
     "upper", "lower", "ucase", "lcase", "initcap", "trim", "ltrim", "rtrim", "btrim", "substr", "substring", "left",
     "right", "replace", "translate", "regexp_replace", "regexp_extract", "split_part", "md5", "sha1", "sha2", "reverse",
@@ -30,6 +29,11 @@ _CHOICES = frozenset({"coalesce", "ifnull", "nvl", "greatest", "least"})
 _PREDICATES = (
     exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.In, exp.Between,
 )  # fmt: skip
+_OTHER_FORMS = (
+    *_PREDICATES, exp.And, exp.Or, exp.Not, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Boolean, exp.Null,
+    exp.DPipe, exp.Concat, exp.Substring, exp.Trim, exp.Overlay, exp.StrPosition, exp.Extract,
+)  # fmt: skip
+"""Text, whole numbers and truth."""
 _STILL_EQUAL = (exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul)
 _BLIND_FUNCTIONS = frozenset({"abs", "floor", "ceil", "ceiling", "isnull", "isnotnull", "isnan"})
 
@@ -39,28 +43,20 @@ def has_two_zeros(tree: exp.Expr, columns: Mapping[str, str]) -> bool:
     tree = tree.unnest()
     if (kind := kind_of(tree, columns)) is not None:
         return isinstance(kind, Real)
-    if isinstance(tree, exp.Column):
-        return not columns.get(tree.name, "").startswith(_PLAIN)
-    if isinstance(tree, exp.Cast):
-        return tree.to.this not in _WITHOUT_FLOATS
     if (values := _values(tree)) is not None:
         return any(has_two_zeros(value, columns) for value in values)
-    if isinstance(tree, exp.Anonymous):
-        return tree.name.lower() not in _OTHER_FUNCTIONS
-    if isinstance(tree, exp.Literal):
-        return not tree.is_string
-    made_of_text = (
-        exp.Null,
-        exp.DPipe,
-        exp.Concat,
-        exp.Substring,
-        exp.Trim,
-        exp.Overlay,
-        exp.StrPosition,
-        exp.Extract,
-        exp.Boolean,
-    )
-    return not isinstance(tree, (*_PREDICATES, *made_of_text, exp.And, exp.Or, exp.Not, exp.Like, exp.ILike))
+    if isinstance(tree, exp.Column):
+        kind = columns.get(tree.name, "")
+        is_other = bool(kind) and "float" not in kind and "double" not in kind
+    elif isinstance(tree, exp.Dot | exp.Bracket):
+        is_other = not has_two_zeros(tree.this, columns)
+    elif isinstance(tree, exp.Cast):
+        is_other = tree.to.this in _WITHOUT_FLOATS
+    elif isinstance(tree, exp.Anonymous):
+        is_other = tree.name.lower() in _OTHER_FUNCTIONS
+    else:
+        is_other = isinstance(tree, _OTHER_FORMS) or bool(tree.is_string)
+    return not is_other
 
 
 def _values(tree: exp.Expr) -> Sequence[exp.Expr] | None:

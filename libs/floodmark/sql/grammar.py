@@ -94,7 +94,7 @@ class DefinitionParser(SparkParser):
 
     # -- booleanExpression -----------------------------------------------------------------------------------------
 
-    def _parse_equality(self, *args: Any, **kwargs: Any) -> Any:
+    def _parse_equality(self, *_: Any, **_options: Any) -> Any:
         """What AND and OR connect."""
         if self._match(TokenType.NOT):
             return self.expression(exp.Not(this=self._parse_equality()))
@@ -144,13 +144,13 @@ class DefinitionParser(SparkParser):
     def _parse_comparison(self, this: Any = None) -> Any:
         return self._value(_COMPARISON) if this is None else this
 
-    def _parse_range(self, this: Any = None, parse_is: bool = False) -> Any:
+    def _parse_range(self, this: Any = None, *_: Any, **_options: Any) -> Any:
         return self._value(_COMPARISON) if this is None else this
 
-    def _parse_term(self, parse_mod: bool = True) -> Any:
+    def _parse_term(self, *_: Any, **_options: Any) -> Any:
         return self._value(_SUM)
 
-    def _parse_factor(self, parse_mod: bool = True) -> Any:
+    def _parse_factor(self, *_: Any, **_options: Any) -> Any:
         return self._value(_PRODUCT)
 
     def _value(self, lowest: int) -> Any:
@@ -245,7 +245,7 @@ class DefinitionParser(SparkParser):
         self._advance(2)
         return exp.Cast(this=exp.Literal.string(self._prev.text), to=exp.DataType(this=kind))
 
-    def _parse_interval(self, *args: Any, **kwargs: Any) -> Any:
+    def _parse_interval(self, *_: Any, **_options: Any) -> Any:
         """INTERVAL 1 DAY 2 HOURS becomes a sum; without parentheses `t - INTERVAL 1 DAY 2 HOURS` would mean another."""
         index = self._index
         if not self._match(TokenType.INTERVAL):

@@ -87,7 +87,7 @@ def render(tree: exp.Expr, *, used_up: bool = False) -> str:
 
 
 def check_rendering(tree: exp.Query) -> None:
-    """Refuse what is not read as it was written, such as ~~x: then it cannot be known to mean the same to Spark."""
+    """Refuse what is not read as it was written: then it cannot be known to mean the same to Spark."""
     text = render(tree)
     try:
         again = render(parse_query(text))
