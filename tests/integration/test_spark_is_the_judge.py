@@ -88,12 +88,14 @@ def timed_differently(spark: SparkSession, column: str) -> Iterator[Difference]:
         yield from bounding(spark, column, conditions[first : first + AT_ONCE // 2])
 
 
+@pytest.mark.scenario("Q13")
 def test_operators_bind_as_they_do_for_spark(parser: Parser) -> None:
     """INV-12: also on the way to the base table, where the query is rendered as it was read."""
     assert list(bound_differently(parser)) == []
     assert sum(tree_of(text) is not None for text in unbound()) > 0.9 * JUDGED
 
 
+@pytest.mark.scenario("Q13")
 def test_a_number_has_the_type_that_spark_gives_it(analyzer: Analyzer) -> None:
     counts: Counter[str] = Counter()
     assert list(typed_differently(analyzer, counts)) == []

@@ -46,8 +46,8 @@ def has_two_zeros(tree: exp.Expr, columns: Mapping[str, str]) -> bool:
     if (values := _values(tree)) is not None:
         return any(has_two_zeros(value, columns) for value in values)
     if isinstance(tree, exp.Column):
-        kind = columns.get(tree.name, "")
-        is_other = bool(kind) and "float" not in kind and "double" not in kind
+        arrow = columns.get(tree.name, "")
+        is_other = bool(arrow) and "float" not in arrow and "double" not in arrow
     elif isinstance(tree, exp.Dot | exp.Bracket):
         is_other = not has_two_zeros(tree.this, columns)
     elif isinstance(tree, exp.Cast):
