@@ -20,7 +20,7 @@ from floodmark.query.rules import Missed
 from floodmark.query.shapes import ViewShape, expression
 from floodmark.query.zeros import has_two_zeros
 from floodmark.sql.definition import Definition, analyze
-from tests.support.query_kit import COLUMNS, DAY_MS
+from tests.support.query_kit import COLUMNS, DAY_MS, Bench, at
 
 TEXTS = (
     "2024-01-01 23:00:00-05:00",
@@ -141,6 +141,25 @@ def test_what_all_rows_of_a_group_have_is_told(kept: str, asked: str) -> None:
 def test_the_largest_of_equal_zeros_is_not_told_by_their_group(kept: str) -> None:
     assert served(kept, kept)
     assert not served(kept, kept, exactly=True)
+
+
+def _zeros() -> Bench:
+    bench = Bench({"s": [(at(0), "a", 1, 0.0), (at(1), "a", 2, -0.0), (at(2), "b", 4, 1.5)]})
+    bench.add_view("v", "SELECT fare, sum(n) AS total FROM trips GROUP BY fare", DAY_MS, {0: "valid"})
+    return bench
+
+
+@pytest.mark.parametrize("condition", ["CAST(fare AS STRING) = '0.0'", "CAST(v.FARE AS STRING) LIKE '0%'"])
+def test_a_condition_on_the_text_of_a_key_is_not_one_on_the_rows(condition: str) -> None:
+    """Asked of the view by its name, the group of both zeros has the rows of both."""
+    made = _zeros().plan(f"SELECT total FROM v WHERE {condition}")
+    assert made.receipt.view == "v"
+    assert made.sql.count("AS STRING") == 1
+
+
+def test_a_condition_that_both_zeros_satisfy_is_one_on_the_rows() -> None:
+    made = _zeros().plan("SELECT total FROM v WHERE fare > 0")
+    assert made.sql.count(" > 0") == 2
 
 
 def _text_is_any_time(patch: pytest.MonkeyPatch) -> None:

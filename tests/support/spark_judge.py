@@ -155,12 +155,6 @@ def _built(nodes: Iterator[Mapping[str, Any]]) -> Tree:
     return (name, () if name in _SAME.values() or name.startswith("call") else said, children)
 
 
-def rendered(text: str) -> str | None:
-    """What we make of an expression; None when it is refused."""
-    tree = tree_of(text)
-    return None if tree is None else render(tree)
-
-
 def tree_of(text: str) -> exp.Expr | None:
     try:
         tree: exp.Expr = parse_query(f"SELECT {text}").expressions[0]
@@ -169,11 +163,9 @@ def tree_of(text: str) -> exp.Expr | None:
     return tree
 
 
-def binding(parser: Parser, text: str) -> Difference | None:
+def binding(parser: Parser, text: str, tree: exp.Expr) -> Difference | None:
     """Spark must find the same in what we write as in what was written, and an error must not become a meaning."""
-    ours = rendered(text)
-    if ours is None:
-        return None
+    ours = render(tree)
     written, again = parser.tree(text), parser.tree(ours)
     return None if written == again else Difference(text, ours, repr(written))
 

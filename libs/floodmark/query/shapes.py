@@ -78,6 +78,12 @@ class ViewShape:
             raise Missed(Miss.SIGN_OF_ZERO, told)
         return found
 
+    def sees_zeros(self, condition: exp.Expr) -> bool:
+        """Whether a condition on keys may hold for a group and not for each of its rows, as one on the text of 0.0."""
+        zeros = {name.lower() for name in self._zeros}
+        named = frozenset(found.name for found in condition.find_all(exp.Column) if found.name.lower() in zeros)
+        return tells_zeros_apart(condition, named, exactly=False)
+
     def _derived(self, tree: exp.Expr, term: Term) -> exp.Expr | None:
         # A name is one of a field, a parameter or an alias, though a column may be called the same.
         if not isinstance(tree, exp.Identifier) and not term.is_open(tree):
