@@ -68,6 +68,14 @@ def test_offered_claimed_finished_leaves_no_record(desk: Desk) -> None:
     assert not desk.finish(0)
 
 
+def test_what_is_finished_together_takes_no_other_tasks_record_along(desk: Desk) -> None:
+    """The end of a superseded task may come after its successor was given out (INV-10)."""
+    desk.offer(0, 1, 2)
+    desk.offer(1, task="t2")
+    desk.kit.ledger.dispatch.finish_all(desk.kit.header, {hour * HOUR_MS: "t1" for hour in (0, 1, 5)})
+    assert [desk.progress(hour) for hour in range(3)] == [None, ("offered", 1), ("offered", 1)]
+
+
 def test_failed_tries_back_off_and_end_in_quarantine_until_released(desk: Desk) -> None:
     """The lower row: a failing bucket is tried again later, then set aside with its error (INV-10, INV-14)."""
     desk.offer(0)

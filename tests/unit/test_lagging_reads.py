@@ -1,9 +1,15 @@
-"""The ledger on a server that is behind: what it does not show yet is never taken for what there is."""
+"""The registry is read piece by piece, and maybe from a server that is behind: what is read is of one moment, and what
+is not shown yet is never taken for what there is.
+"""
+
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from floodmark.core.errors import InvalidInput
 from floodmark.core.registry import CommandsRefused, Put, Remove
+from floodmark.ledger import paths
+from floodmark.ledger.store import Node
 from tests.support.ledger_kit import TABLE, Kit, segment
 from tests.support.memory_store import LaggingStore, MemoryStore
 
@@ -58,6 +64,37 @@ def test_a_path_that_a_peer_took_is_refused(members: Members) -> None:
     assert isinstance(refusal.value, InvalidInput)
     assert refusal.value.rule == "path-taken"
     assert members.names() == {"a", "b"}
+
+
+class ActsBetween(MemoryStore):
+    """Runs an action once, after the table's header was read and before its slices are."""
+
+    action: Callable[[], None] | None = None
+
+    def read_many(self, wanted: Sequence[str]) -> list[Node | None]:
+        if self.action is not None and any(path.startswith(paths.slices(TABLE.name)) for path in wanted):
+            action, self.action = self.action, None
+            action()
+        return super().read_many(wanted)
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_a_registry_that_changes_while_it_is_read_is_read_again(*, warm: bool) -> None:
+    """INV-12: a snapshot of one version that lists what came with the next would be taken for that version for ever."""
+    store = ActsBetween()
+    kit, peer = Kit(store), Kit(store, seed=2)
+    kit.set_up()
+    kit.put(segment("a", 0, 1))
+    reader = Kit(store, seed=3).ledger.registry
+    if warm:
+        reader.snapshot(TABLE.name)
+        kit.put(segment("b", 0, 1))
+    store.action = lambda: peer.put(segment("late", 0, 1))
+    found = reader.snapshot(TABLE.name)
+    assert store.action is None, "the registry changed in between"
+    assert found.header.version == kit.ledger.registry.header(TABLE.name).version
+    assert len(found.by_name) == found.header.segment_count
+    assert "late" in found.by_name
 
 
 def test_the_end_of_the_data_is_known_only_for_the_version_of_a_slice_that_was_read(members: Members) -> None:

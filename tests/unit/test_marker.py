@@ -253,6 +253,20 @@ def test_a_mark_inside_coverage_takes_three_round_trips() -> None:
     assert kit.states() == {0: "VALID", 1: "STALE", 2: "VALID"}
 
 
+def test_a_bucket_that_several_marks_of_a_batch_touch_keeps_the_first_cause() -> None:
+    """WHY STALE names what came first; the others are marked for what comes after."""
+    kit = Kit(MemoryStore())
+    kit.set_up()
+    kit.put(segment("a", 0, 3))
+    for hour in range(3):
+        kit.append(hour)
+    spans = {"e1": (0, 2), "e2": (1, 3), "e3": (0, 3)}
+    marks = [Mark(IntervalSet.of([Interval(a * HOUR, b * HOUR)]), Cause("event", e, 0)) for e, (a, b) in spans.items()]
+    mark_view(kit.ledger, VIEW.name, Batch((*marks, Mark(None, Cause("event", "e4", 0))), None))
+    entries = kit.ledger.views.state(VIEW.name).entries
+    assert [entry.cause and entry.cause.event_id for _, entry in sorted(entries.items())] == ["e1", "e1", "e2"]
+
+
 def test_a_mark_finds_entries_in_shards_far_from_coverage() -> None:
     """An append out of order is marked too, wherever it lies, with others that lie in coverage (INV-7)."""
     kit = Kit(MemoryStore())
