@@ -10,6 +10,7 @@ from floodmark.core.tables import TableDefinition
 from floodmark.query.plan import Kind, Rewrite, Strict, Why
 from floodmark.query.planner import plan, tables_in
 from floodmark.query.snapshots import ViewSnapshot
+from tests.support.ledger_kit import TABLE, segment
 from tests.support.query_kit import (
     DAY_MS,
     HOUR_MS,
@@ -137,6 +138,17 @@ def test_only_the_segments_of_what_is_left_are_read_from_base(bench: Bench) -> N
     (base,) = [source for source in made.sources if source.kind is Kind.BASE]
     assert [file.path for file in base.files] == ["s03", "s05", "s20", "s21", "s22", "s23"]
     assert made.receipt.bytes_from_base == 6_000
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_segments_with_rows_without_a_time_are_found_whatever_was_asked_for_before(first: bool) -> None:
+    """A table remembers which segments a range has, and a query of the same range may want those rows or not."""
+    listed = [segment("early", 0, 1, timeless_rows=0), segment("asked", 5, 6, timeless_rows=0)]
+    found = snapshot_of(TABLE, [*listed, segment("odd", 20, 21, timeless_rows=3), segment("last", 30, 31)])
+    ranges = (Interval(5 * HOUR_MS, 6 * HOUR_MS),)
+    wanted = {True: ["asked", "last", "odd"], False: ["asked"]}
+    for timeless in (first, not first, first):
+        assert [s.name for s in found.segments(ranges, timeless=timeless)] == wanted[timeless]
 
 
 @pytest.mark.parametrize(

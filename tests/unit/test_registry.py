@@ -125,3 +125,20 @@ def test_the_header_has_the_count_and_the_extremes_of_what_is_registered(
     assert header.segment_count == len(contents.by_name)
     assert header.min_start_ms == (None if first_hour is None else first_hour * HOUR_MS)
     assert header.max_last_ms == (None if last_hour is None else last_hour * HOUR_MS - 1)
+
+
+def test_a_header_that_cannot_remember_every_change_forgets_the_oldest() -> None:
+    """INV-12: a cache that is told of no change since would never read the slices that the newest one wrote."""
+    spans, contents, header = 900, Contents(), TableHeader(TABLE)
+    headers = []
+    for n in range(8):
+        batch = [Put(segment(f"s{n}-{day}", 24 * day + n, 24 * day + n + 1)) for day in range(n, n + spans)]
+        change = planned(contents, *batch)
+        contents = change.applied_to(contents)
+        header = rewritten_header(header, change, contents)
+        headers.append((header, frozenset(change.slices)))
+    for n, (seen, _) in enumerate(headers):
+        since = frozenset(key for _, changed in headers[n + 1 :] for key in changed)
+        assert header.touched_since(seen.version) in (since, None)
+    assert header.touched_since(headers[-2][0].version) == headers[-1][1], "the newest change is remembered"
+    assert header.touched_since(headers[0][0].version) is None, "nothing was forgotten: the limit is not reached here"
