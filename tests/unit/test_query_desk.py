@@ -145,6 +145,33 @@ def test_a_change_registered_just_before_a_strict_query_is_reflected_without_any
     assert place.from_base() == {2: FromBase.CHANGED_SINCE}
 
 
+@pytest.mark.scenario("Q6")
+def test_a_segment_too_long_for_slices_changes_every_bucket_that_it_overlaps(place: Place) -> None:
+    """Q6. It is listed apart from the slices of its days, and their versions do not move."""
+    assert place.from_base() == {}
+    place.kit.put(segment("wide", 2, 24 * 20, timeless_rows=0))
+    found = {hour: why for hour, why in place.from_base().items() if hour < 6}
+    assert found == dict.fromkeys(range(2, 6), FromBase.CHANGED_SINCE)
+
+
+def test_a_bounded_query_goes_by_when_the_registry_was_asked_for_not_by_when_it_came(place: Place) -> None:
+    """A change registered while the answer was on its way is in it or not; only what was there before surely is."""
+    place.plan()
+    read = place.kit.ledger.registry.snapshot
+
+    def slowly(table: str, *, synced: bool = False) -> Snapshot:
+        found = read(table, synced=synced)
+        place.kit.clock.ms += 20_000
+        return found
+
+    place.kit.ledger.registry.snapshot = slowly  # type: ignore[method-assign]
+    place.desk.tend()
+    place.kit.ledger.registry.snapshot = read  # type: ignore[method-assign]
+    place.store.trips.clear()
+    place.plan(Bounded(10_000))
+    assert len(place.store.trips) == 1
+
+
 def test_a_change_elsewhere_in_the_slice_leaves_a_bucket_usable(place: Place) -> None:
     """Slices move for all buckets of a day; their fingerprints do not."""
     place.kit.put(segment("late", 2, 3, timeless_rows=0))

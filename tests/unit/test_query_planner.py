@@ -140,6 +140,15 @@ def test_only_the_segments_of_what_is_left_are_read_from_base(bench: Bench) -> N
     assert made.receipt.bytes_from_base == 6_000
 
 
+@pytest.mark.parametrize("hour", [-100, 0, 5, 100])
+def test_a_segment_whose_times_are_not_known_is_read_for_every_range(hour: int) -> None:
+    """Also for one that lies outside of all times that are known."""
+    unknown = segment("unknown", 0, 1, start_ms=None, last_ms=None)
+    found = snapshot_of(TABLE, [segment("a", 0, 6, timeless_rows=0), unknown])
+    wanted = (Interval(hour * HOUR_MS, (hour + 1) * HOUR_MS),)
+    assert "unknown" in {s.name for s in found.segments(wanted, timeless=False)}
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_segments_with_rows_without_a_time_are_found_whatever_was_asked_for_before(first: bool) -> None:
     """A table remembers which segments a range has, and a query of the same range may want those rows or not."""
