@@ -115,7 +115,8 @@ class SimRuntime:
         self.clock = self.life
         self.randomness = self.life.randomness
         self.metrics = CollectorRegistry()
-        self.health = SimpleNamespace(beat=lambda: None, require=lambda _name, _check: None)
+        self.checks: dict[str, Callable[[], str | None]] = {}
+        self.health = SimpleNamespace(beat=lambda: None, require=self.checks.__setitem__)
         self.port = SimpleNamespace(serve=self._serve)
         self.handlers: dict[str, Callable[..., Any]] = {}
 
@@ -226,6 +227,9 @@ class Process:
         if self.life and isinstance(self.built, Worker):
             self.around.hub.note(self.life.instance, "its spark was killed")
             self.built.spark.die()  # type: ignore[attr-defined]
+            is_well = self.runtime.checks.get("spark", lambda: None) if self.runtime else None
+            if is_well is None or is_well() is None:
+                raise Violation("K11 ready without an engine", self.name)
 
     # -- being ill -----------------------------------------------------------------------------------------------------
 
