@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,26 @@ from typer.testing import CliRunner
 
 from floodmark.cli.main import app
 from floodmark.client import QueryFailed
-from tests.support.broker import BrokerUnderTest
+from floodmark.local.kafka import KafkaServer
+from floodmark.local.zookeeper import ZooKeeperServer
+from tests.support.broker import BrokerUnderTest, start_broker
 from tests.support.eventually import ANSWERED_WITHIN_S, eventually
 from tests.support.ledger_kit import HOUR_MS
 from tests.support.service_process import ROOT, new_table
-from tests.support.system import START_WITHIN_S
+from tests.support.system import START_WITHIN_S, system_on
 
 ADMIN = "admin-0123456789abcdef"
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer, kafka: KafkaServer
+) -> Iterator[BrokerUnderTest]:
+    """A broker and an ingester: nothing here has views, so nobody has to build any."""
+    with system_on(tmp_path_factory.mktemp("refused"), zookeeper, kafka) as made:
+        made.start("ingester")
+        yield start_broker(made)
 
 
 def write_fares(path: Path, fares: list[Any]) -> None:
