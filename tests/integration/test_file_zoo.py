@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
@@ -27,7 +28,17 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS
 from tests.support.service_process import new_table
-from tests.support.zoo import DAY_US, Specimen, by_spark, in_unit, without_spark, written_otherwise
+from tests.support.zoo import (
+    DAY_US,
+    MODERN,
+    Specimen,
+    by_spark,
+    columns,
+    in_unit,
+    timestamps,
+    without_spark,
+    written_otherwise,
+)
 
 pytestmark = pytest.mark.timeout(900)  # a session of Spark takes minutes to start where everything else runs too
 
@@ -276,3 +287,28 @@ def test_what_cannot_be_read_is_refused_by_its_rule_when_a_table_is_made_of_it(
         with pytest.raises(QueryFailed) as refusal:
             broker.sql(f"CREATE TABLE {name} USING parquet LOCATION '{location}' TBLPROPERTIES ('time_column' = 't')")
         assert (refusal.value.status, refusal.value.rule) == (400, specimen.rule)
+
+
+@pytest.mark.stack
+def test_a_page_that_nobody_can_read_is_told_with_its_file_and_not_as_unavailable(broker: BrokerUnderTest) -> None:
+    """The ingester reads the times only. Asking again would change nothing, so 503 would send its users in circles."""
+    name = new_table()
+    location = broker.system.lake / name
+    location.mkdir(parents=True)
+    damaged = columns(MODERN, timestamps(MODERN, "us"))
+    unfinished = location / ".damaged"
+    pq.write_table(damaged, unfinished, compression="zstd", use_dictionary=False)
+    chunk = pq.ParquetFile(unfinished).metadata.row_group(0).column(1)
+    content = bytearray(unfinished.read_bytes())
+    end = chunk.data_page_offset + chunk.total_compressed_size
+    content[end - 12 : end] = bytes(12)
+    unfinished.write_bytes(content)
+    unfinished.rename(location / "damaged.parquet")
+    broker.sql(f"CREATE TABLE {name} USING parquet LOCATION '{location}' TBLPROPERTIES ('time_column' = 't')")
+    registry = broker.system.ledger.registry
+    eventually(lambda: len(registry.snapshot(name).by_name) == 1, within_s=120, what="the damaged file registered")
+    with pytest.raises(QueryFailed) as failed:
+        broker.sql(f"SELECT sum(n) AS s FROM {name}")
+    assert (failed.value.status, failed.value.rule) == (400, "file-unreadable")
+    assert "damaged.parquet" in failed.value.reason
+    assert broker.rows(f"SELECT count(*) AS c FROM {name} WHERE t IS NULL") == [(1,)]
