@@ -46,11 +46,16 @@ class BaseFiles:
 
     def whole_file_in(self, text: str, sources: Sequence[Source]) -> str | None:
         """The path of the file that a message names, if its content can be read and is what was registered."""
-        for source in sources:
-            for file in source.files:
-                if file.crc is not None and (file.path in text or quote(file.path) in text):
-                    return file.path if _has_crc(Lake(source.location), file) else None
-        return None
+        named = [
+            (source, file)
+            for source in sources
+            for file in source.files
+            if file.crc is not None and (f"/{file.path}" in text or f"/{quote(file.path)}" in text)
+        ]
+        if not named:
+            return None
+        source, file = max(named, key=lambda found: len(found[1].path))  # the others are only how its path ends
+        return file.path if _has_crc(Lake(source.location), file) else None
 
     def _check(self, source: Source, files: Sequence[SourceFile]) -> None:
         lake = Lake(source.location)
