@@ -116,7 +116,7 @@ class Herd:
 
     pattern: str
     columns: str = ""
-    bucket_ms: int = HOUR_MS
+    bucket_ms: int = 12 * HOUR_MS
     kind: str = "TIMESTAMP"
     """Of its times: TIMESTAMP, DATE or BIGINT."""
 
@@ -137,10 +137,10 @@ HERDS = {
     "nanos_1970": Herd(r"pandas-1970-None|arrow-ns-1970-None-.*"),
     "nanos_1970_zoned": Herd(r"pandas-1970-(UTC|Asia.*)|arrow-ns-1970-UTC-.*"),
     "int96_1970": Herd(r"arrow-int96-1970-.*"),
-    "year_1": Herd(r"arrow-int96-(zoned-)?1|spark-INT96-1"),
+    "year_1": Herd(r"arrow-int96-(zoned-)?1|spark-INT96-1", bucket_ms=HOUR_MS),
     "year_9999": Herd(r"arrow-int96-(zoned-)?9999|spark-INT96-9999"),
-    "year_1677": Herd(r"arrow-int96-(zoned-)?1677", kind="TIMESTAMP", bucket_ms=24 * HOUR_MS),
-    "naive_year_1": Herd(r"arrow-us-1|duckdb-TIMESTAMP-1"),
+    "year_1677": Herd(r"arrow-int96-(zoned-)?1677", bucket_ms=24 * HOUR_MS),
+    "naive_year_1": Herd(r"arrow-us-1|duckdb-TIMESTAMP-1", bucket_ms=HOUR_MS),
     "dates": Herd(r"(arrow|spark|spark-legacy)-date|duckdb-DATE-.*", kind="DATE", bucket_ms=24 * HOUR_MS),
     "seconds": Herd(r"arrow-int64-s", kind="BIGINT", bucket_ms=24 * HOUR_MS),
     "milliseconds": Herd(r"arrow-int64-ms", kind="BIGINT"),
