@@ -48,7 +48,10 @@ class SmallWrites:
         return buckets + sum(old.get(name) != new.get(name) for name in old.keys() | new.keys())
 
     def _made_valid(self, view: str, before: bytes | None, after: bytes) -> int:
-        header = codec.decode_view(self.store.nodes[paths.view(view)].data, what=view)
+        node = self.store.nodes.get(paths.view(view))
+        if node is None:
+            return 0  # dropped meanwhile: its fence is gone as well
+        header = codec.decode_view(node.data, what=view)
         known = _entries(header, before)
         return sum(e.state is State.VALID and known.get(start) != e for start, e in _entries(header, after).items())
 
