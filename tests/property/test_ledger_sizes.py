@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from floodmark.core.buckets import DataFile, State
@@ -55,6 +55,13 @@ def batches(draw: st.DrawFn) -> list[list[Segment]]:
         chosen = dice.sample(names, draw(st.integers(1, min(600, len(names)))))
         made.append([_segment(dice, name, first, span) for name in chosen])
     return made
+
+
+def full(span: int) -> list[list[Segment]]:
+    """More of the longest names than one node takes, all in one slice: a day's, or `wide`."""
+    dice = random.Random(span)
+    names = [f"{n:05d}-{text(dice, NAME_BYTES_MAX - 6)}" for n in range(1_800)]
+    return [[segment(name, 0, span) for name in names[n : n + 600]] for n in range(0, len(names), 600)]
 
 
 def _segment(dice: random.Random, name: str, first: int, span: int) -> Segment:
@@ -157,6 +164,8 @@ def tens_of(examples: int) -> settings:
 
 @pytest.mark.scenario("I9", "K12")
 @given(batches())
+@example(full(1))
+@example(full(60 * DAY))
 @tens_of(15)
 def test_registrations_of_any_size_are_all_there(listed: list[list[Segment]]) -> None:
     registrations_at_the_limits(MemoryStore(), listed)
