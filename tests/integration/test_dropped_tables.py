@@ -1,6 +1,6 @@
 """DROP TABLE: refused while views use it; and whoever knew the table before cannot take the next one for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -191,21 +191,30 @@ def test_a_drop_that_dies_anywhere_is_done_and_the_next_table_is_clean(commits: 
     assert {p for p in below(kit.store, paths.slices(NAME)) if "@" not in p} == set()
 
 
+@dataclass
+class SlowToClear(Watched):
+    """Stands still right before it looks what there is to delete."""
+
+    meanwhile: Callable[[], None] = lambda: None
+
+    def children(self, path: str) -> list[str]:
+        if path == paths.slices(NAME):
+            self.meanwhile()
+        return super().children(path)
+
+
 def test_clearing_away_that_goes_on_late_leaves_the_next_table_alone() -> None:
-    """The dropper stops between two deletes; meanwhile the name is created anew and filled."""
+    """The table is dropped; before the dropper clears it away, the name is created again and filled."""
     kit = Kit(MemoryStore())
     kit.ledger.registry.create_table(TABLE)
     kit.put(segment("a", 0, 1))
-    slow = Watched(kit.store)
 
-    def created_again(commit: int) -> None:
-        if commit == 2:  # the first delete
-            kit.ledger.registry.create_table(TABLE)
-            kit.put(segment("b", 0, 1))
-            kit.ledger.holds.take(NAME, "reader", ttl_ms=60_000)
+    def created_again() -> None:
+        kit.ledger.registry.create_table(TABLE)
+        kit.put(segment("b", 0, 1))
+        kit.ledger.holds.take(NAME, "reader", ttl_ms=60_000)
 
-    slow.before_commit = created_again
-    assert Kit(slow, seed=2).ledger.dropping.drop(NAME)
+    assert Kit(SlowToClear(kit.store, meanwhile=created_again), seed=2).ledger.dropping.drop(NAME)
     assert set(Kit(kit.store, seed=3).ledger.registry.snapshot(NAME).by_name) == {"b"}
     assert len(kit.ledger.registry.outbox(NAME)) == 1
     assert len(kit.ledger.holds.all(NAME)) == 1

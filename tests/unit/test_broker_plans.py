@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from floodmark.core.errors import Unavailable
 from floodmark.query.plan import Freshness, PlanReceipt, QueryPlan
-from floodmark.spark.reading import ReadCounts
 from floodmark.service.access import Role
+from floodmark.spark.reading import ReadCounts
 from floodmark_broker.base_files import FilesVanished
 from floodmark_broker.books import Books
 from floodmark_broker.engine import PLANS_MAX, Answered, Asked, Engine

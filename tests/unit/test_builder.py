@@ -107,6 +107,27 @@ def test_tasks_of_a_dropped_view_are_covered(bench: Bench) -> None:
     assert bench.outcomes() == {0: "covered"}
 
 
+def test_tasks_of_a_view_whose_table_is_dropped_as_well_are_looked_at_again_and_covered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the worker's look at the view and its hold on the table. Not a dead letter (INV-10)."""
+    bench.kit.put(segment("a", 0, 1))
+    task = bench.task(0, Mode.APPEND)
+    holds = bench.kit.ledger.holds
+    take = holds.take
+
+    def dropped_first(*args: Any, **named: Any) -> Any:
+        bench.kit.ledger.views.drop("rides_hourly")
+        bench.kit.ledger.dropping.drop("rides")
+        return take(*args, **named)
+
+    monkeypatch.setattr(holds, "take", dropped_first)
+    (outcome,) = bench.run(bench.deliver(task)).values()
+    assert isinstance(outcome, Unavailable), "it comes again"
+    assert bench.run(bench.deliver(task, tries=2)) == {0: "finished"}
+    assert bench.outcomes() == {0: "covered"}
+
+
 def test_tasks_of_a_view_that_is_dropped_while_the_hold_is_taken_are_covered(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
