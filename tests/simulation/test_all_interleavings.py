@@ -632,7 +632,6 @@ def settled_against_append(wrap: Wrap = lambda store: store) -> Report:
         LedgerOracle(incarnation),
         settler(incarnation, wrap=wrap),
         worker("worker", incarnation, IN_STRETCH, warm=True, wrap=wrap),
-        worker("other", incarnation, IN_STRETCH + 1, wrap=wrap),
     )
 
 
@@ -661,27 +660,28 @@ def test_control_without_either_check_a_shard_is_a_node_and_in_a_run(wrap: Wrap)
 
 
 @pytest.mark.scenario("K13")
-def test_the_watermark_passes_a_stretch_whoever_comes_last() -> None:
-    """The bucket before it, the stretch, and the bucket behind it (INV-5)."""
-    start, incarnation = over_a_stretch(settled=False, built=False)
+@pytest.mark.parametrize("hour", [0, 3 * 256 + 5])
+def test_the_watermark_passes_a_stretch_whoever_comes_last(hour: int) -> None:
+    """The bucket before it, or the one behind it, and the stretch (INV-5)."""
+    start, incarnation = over_a_stretch(settled=False, built=hour != 0)
+    ends_hour = 3 * 256 + 5 + (hour != 0)
     report = explored(
         start,
-        LedgerOracle(incarnation, watermark_hour=3 * 256 + 6),
+        LedgerOracle(incarnation, watermark_hour=ends_hour),
         settler(incarnation),
-        worker("before", incarnation, 0),
-        worker("behind", incarnation, 3 * 256 + 5),
+        worker("worker", incarnation, hour),
     )
     assert not report.wrong, report
 
 
 @pytest.mark.scenario("K13")
-def test_two_marks_and_a_settlement_of_one_stretch_lose_no_change() -> None:
+def test_two_marks_of_one_run_lose_no_change() -> None:
+    """Each of them takes its bucket's shard out of the run."""
     start, incarnation = over_a_stretch(settled=True)
     late, later = segment("late", IN_STRETCH, IN_STRETCH + 1), segment("later", IN_STRETCH + 9, IN_STRETCH + 10)
     report = explored(
         start,
         LedgerOracle(incarnation),
-        settler(incarnation),
         registrar("registrar", [Put(late), Put(later)]),
         marker("mark", IN_STRETCH, after_events=event_count(start) + 1),
         marker("mark later", IN_STRETCH + 9, after_events=event_count(start) + 1),
