@@ -30,7 +30,8 @@ KEYWORDS = (
     "CREATE OR REPLACE MATERIALIZED VIEW", "USING parquet", "LOCATION", "TBLPROPERTIES", "ALTER TABLE", "DRY RUN",
     "REFRESH MATERIALIZED VIEW", "PAUSE MATERIALIZED VIEW", "RESUME MATERIALIZED VIEW", "DROP MATERIALIZED VIEW",
     "SHOW TABLES", "SHOW REFUSED FILES", "SHOW MATERIALIZED VIEWS", "SHOW CREATE TABLE",
-    "SHOW CREATE MATERIALIZED VIEW", "DESCRIBE", "EXPLAIN", "WHY STALE", "SET floodmark.rewrite = ", "SET floodmark.freshness = ",
+    "SHOW CREATE MATERIALIZED VIEW", "DESCRIBE", "EXPLAIN", "WHY STALE",
+    "SET floodmark.rewrite = ", "SET floodmark.freshness = ",
 )  # fmt: skip
 _COMMENT = r"--[^\n]*|/\*.*?\*/"
 _APART = re.compile(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|{_COMMENT}|;""", re.DOTALL)
