@@ -59,11 +59,11 @@ HAVINGS = ("count(*) > 1", "sum(n) > 0 OR count(*) = 1", "max(n) IS NOT NULL", "
 OF_VIEWS: Mapping[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
     "hourly": (("h_hour", "h_zone"), ("sum(h_rides)", "max(h_mean)", "count(*)", "sum(h_total)"),
                ("h_zone = 'a'", "h_hour >= '1970-01-01 10:00:00'", "h_rides > 1", "h_zone IS NULL",
-                "array_max(transform(array(length(h_zone), 1), m0 -> m0 + length(h_zone))) > 2")),
+                "array_max(transform(array(0, 1), m0 -> m0 + length(h_zone))) > 1")),
     "daily": (("d_day", "d_big"), ("sum(d_c)", "max(d_total)"), ("d_big = 'A'", "d_c > 1")),
     "single": (("r_zone", "r_n"), ("count(*)", "sum(r_n)", "max(r_fare)"), ("r_n > 0", "r_zone = 'a'")),
     "arrays": (("l_arr", "l_n"), ("sum(l_c)", "max(l_fare)"),
-               ("l_n > 0", "array_max(transform(array(l_n, 1), m0 -> m0 + l_n)) > 2")),
+               ("l_n > 0", "array_max(transform(array(0, 1), m0 -> m0 + l_n)) > 2")),
 }  # fmt: skip
 """Keys, measures and conditions for a query that reads a view by its name."""
 
@@ -162,7 +162,8 @@ class _Dice:
         name = self.dice.choice(list(OF_VIEWS))
         keys, measures, filters = OF_VIEWS[name]
         source = self.dice.choice([name, f"{name} AS q_1"])
-        text, _, names = self.grouped(source, keys, measures, filters, plain=True)
+        chosen = filters[-1:] if self.maybe(0.4) else filters  # the last is a lambda where there is one
+        text, _, names = self.grouped(source, keys, measures, chosen, plain=True)
         return text, False, names
 
     # -- queries of several --------------------------------------------------------------------------------------------
@@ -269,7 +270,8 @@ def _query(dice: random.Random, names: Mapping[str, str], text: str, *, ordered:
             relations = [names["trips"], *(names[view] for view in VIEWS if view in names)]
             given |= drawn(dice, [one for one in own if one[:2] in ("c_", "q_")], [*relations, *RELATIONS])
         if dice.random() < 0.6:  # and a parameter
-            given |= drawn(dice, [one for one in own if one[0] == "m"], [names[n] for n in names if n not in VIEWS])
+            read = [names[word] for word in _words(text) if word in names]
+            given |= drawn(dice, [one for one in own if one[0] == "m"], [names["n"], names["n"], names["zone"], *read])
         try:
             return Query(renamed(text, {**names, **given}, dice), text, ordered)
         except Clash:

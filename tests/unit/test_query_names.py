@@ -234,8 +234,8 @@ def test_a_parameter_is_not_taken_for_a_column_nor_a_column_for_a_parameter(key:
 def test_a_condition_on_a_view_that_is_repeated_inside_keeps_its_parameters() -> None:
     """Q13: `k` is the column n there, and n is the parameter here."""
     made = fresh("SELECT n AS k, zone, count(*) AS c FROM trips GROUP BY 1, 2")
-    planned = made.plan("SELECT sum(c) FROM v WHERE array_max(transform(array(k, 1), n -> n + k)) > 4")
-    expected = made.expected("SELECT count(*) FROM trips WHERE array_max(transform(array(n, 1), x -> x + n)) > 4")
+    planned = made.plan("SELECT sum(c) FROM v WHERE array_max(transform(array(0, 1), n -> n + k)) > 4")
+    expected = made.expected("SELECT count(*) FROM trips WHERE array_max(transform(array(0, 1), x -> x + n)) > 4")
     assert made.answer(planned) == expected, planned.sql
 
 
@@ -247,6 +247,14 @@ def test_a_key_with_a_column_in_its_lambda_does_not_answer_for_one_with_the_para
         "key-not-in-view"
     )
     assert right(made, "SELECT transform(array(n, 2), x -> x + n), count(*) FROM trips GROUP BY 1").receipt.view == "v"
+
+
+def test_what_a_lambda_makes_of_its_parameter_is_no_key_of_the_view() -> None:
+    """A column may be called like the parameter in canonical text."""
+    made = Bench(rows(), names={"zone": "x0"})
+    made.add_view("v", "SELECT upper(x0) AS u, x0 AS z, count(*) AS c FROM trips GROUP BY 1, 2", HOUR_MS, {0: "valid"})
+    asked = "SELECT transform(array('q', x0), y -> upper(y)), count(*) FROM trips GROUP BY 1"
+    assert is_right(made, asked, asked.replace("x0", "zone")).receipt.view == "v"
 
 
 def test_a_lambda_with_one_parameter_twice_is_refused(bench: Bench) -> None:
