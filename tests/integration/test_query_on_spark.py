@@ -66,7 +66,7 @@ SELECT date_trunc('HOUR', t) AS hour, zone, count(*) AS c, count(i) AS ci, sum(i
        max(t) AS last, sum(price * (1 - rate)) AS discounted, sum(CASE WHEN i > 3 THEN price ELSE 0.00 END) AS some,
        sum(wide) AS sw, avg(wide) AS aw, approx_count_distinct(l) AS dl, hll_sketch_agg(zone) AS hz,
        theta_sketch_agg(l) AS tl, kll_sketch_agg_double(d) AS kd, kll_sketch_agg_bigint(l) AS kl,
-       sum(i) FILTER (WHERE i > 2) AS large
+       sum(i) FILTER (WHERE i > 2) AS large, sum(CAST(rate AS DECIMAL(38, 18)) * -1) AS negative
 FROM trips GROUP BY 1, 2
 """
 QUERIES = [
@@ -75,6 +75,7 @@ QUERIES = [
     "SELECT zone, sum(price) AS p, avg(price) AS a, avg(rate), sum(price) / count(*) FROM trips GROUP BY zone",
     "SELECT sum(price * (1 - rate)), sum(CASE WHEN i > 3 THEN price ELSE 0.00 END), sum(wide) FROM trips",
     "SELECT date_trunc('DAY', t) AS day, sum(i) / 2, sum(i) div 2, sum(i) % 7, avg(i) FROM trips GROUP BY 1",
+    "SELECT zone, sum(CAST(rate AS DECIMAL(38, 18)) * -1) FROM trips GROUP BY zone",
     "SELECT sum(i) FILTER (WHERE i > 2) AS x, count(*) FILTER (WHERE zone = 'ä') AS y FROM trips",
     "SELECT CAST(t AS DATE) AS day, hour(t) AS h, max(t) FROM trips GROUP BY 1, 2 HAVING count(*) > 1 ORDER BY 2 DESC",
     "SELECT zone, count(zone), max(zone) FROM trips WHERE t >= '1970-01-01 01:30' GROUP BY zone ORDER BY 1 LIMIT 2",

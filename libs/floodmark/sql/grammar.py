@@ -233,6 +233,9 @@ class DefinitionParser(SparkParser):
         this = self._parse_column_ops(this) if this is not None else super()._parse_type(*args, **kwargs)
         while this is not None and self._match(TokenType.COLLATE):
             name = self._parse_id_var(any_token=True)
+            if self._curr.token_type is TokenType.DASH:
+                # Spark takes `c - d` after COLLATE for a name with a hyphen, and refuses it.
+                self.raise_error("a minus follows the name of a collation; write parentheses")
             this = self._parse_column_ops(self.expression(exp.Collate(this=operand(this), expression=name)))
         return this
 
