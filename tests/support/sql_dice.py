@@ -33,7 +33,8 @@ VIEWS = {
 COLUMNS = tuple(SCHEMA.names)
 KEYS = (
     "zone", "upper(zone)", "date_trunc('HOUR', t)", "date_trunc('DAY', t)", "CAST(t AS DATE)", "hour(t)", "n",
-    "transform(array(n, 2), m0 -> m0 + n)", "array_max(transform(array(n, 1), m0 -> m0 * 2))", "n + 1",
+    "transform(array(n, 2), m0 -> m0 + n)", "transform(array(n, 2), m0 -> (m0) + 1)",
+    "array_max(transform(array(n, 1), m0 -> m0 * 2))", "n + 1",
     "transform(array(n, 1), m0 -> array_max(transform(array(m0, n), m1 -> m0 + m1 + n)))",
     "CASE WHEN zone = 'a' THEN n ELSE 0 END", "coalesce(zone, 'none')",
 )  # fmt: skip
@@ -46,7 +47,8 @@ MEASURES = (
 )  # fmt: skip
 CONSTANTS = ("2", "1", "7", "1 + 1", "-1", "NULL", "'text'", "'1'", "CAST(2 AS INT)", "1.5", "2024", "1L", "TRUE")
 VALUES = (
-    "zone", "n", "t", "fare", "n + 1", "n - 1 - n", "upper(zone)", "transform(array(n, 2), m0 -> m0 + n)",
+    "zone", "n", "t", "fare", "transform(array(n, 2), m0 -> (m0) + 1)",
+    "n + 1", "n - 1 - n", "upper(zone)", "transform(array(n, 2), m0 -> m0 + n)",
     "array_max(transform(array(n, 1), m0 -> m0 * 2 + n))", "CASE WHEN n > 1 THEN zone ELSE 'x' END",
 )  # fmt: skip
 FILTERS = (

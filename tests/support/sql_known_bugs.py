@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from floodmark.core.errors import InvalidInput
 from floodmark.query import asked, expansion, planner, rewriting, statements
+from floodmark.query.asked import Term
 from floodmark.query.expansion import SourceNames
 from floodmark.sql import columns, lambdas, parsing
 from tests.support.sql_dice import random_case, wrong_answers
@@ -128,5 +129,6 @@ BUGS = (
     Bug(6, "a column in a condition that is repeated inside becomes a parameter",
         {(expansion, "rename_parameters"): _as_it_is}),
     Bug(6, "a parameter in other letters is a column", {(parsing, "mark_parameters"): _spelled_the_same}),
+    Bug(6, "a parameter is a key of the view", {(Term, "is_open"): lambda term, part: False}),
     Bug(17, "a query without FROM cannot be taken apart", {(planner, "asked_of"): _asked_of_a_table}),
 )  # fmt: skip

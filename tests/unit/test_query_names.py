@@ -195,6 +195,7 @@ ARRAYS = (
 )
 LAMBDAS = [
     "transform(array(n, 2), n -> N + 1)",
+    "transform(array(n, 2), `n` -> (`n`) + 1)",
     "transform(array(n, 2), n -> n + trips.n)",
     "transform(array(n, 2), both -> both + n)",
     "transform(array(n, 2), zone -> zone + n)",
