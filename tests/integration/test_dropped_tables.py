@@ -8,6 +8,7 @@ import pytest
 from floodmark.core.buckets import Entry, State
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
+from floodmark.core.refusals import RefusedFiles
 from floodmark.core.registry import Put
 from floodmark.core.tables import RETENTION, TableDefinition
 from floodmark.core.transitions import Changed, Mode
@@ -41,6 +42,7 @@ def table(store: Store) -> Kit:
     kit.ledger.registry.create_table(TABLE)
     kit.put(*(segment(f"s{n}", n, n + 1) for n in range(30)))
     kit.ledger.holds.take(NAME, "reader", ttl_ms=60_000)
+    kit.ledger.refusals.update(NAME, {"odd.parquet": ("schema", "it does not fit")}, ())
     return kit
 
 
@@ -62,12 +64,15 @@ def test_a_dropped_table_is_gone_for_everyone(table: Kit) -> None:
         assert rule_of(lambda k=kit: k.ledger.views.create(VIEW)) == "unknown-table"
     assert not table.ledger.dropping.drop(NAME)
     assert not table.ledger.dropping.drop("never_was")
+    (hold,) = table.ledger.holds.all(NAME)
+    table.ledger.refusals.update(NAME, {"odd.parquet": ("schema", "it does not fit")}, ())
     assert below(table.store, paths.table(NAME)) == {
         paths.slices(NAME),
         paths.outbox(NAME),
         paths.holds(NAME),
+        hold.path,
         paths.dependents(NAME),
-    }
+    }, "a hold also protects the files of dropped views"
 
 
 def test_a_table_that_views_use_is_not_dropped_and_the_refusal_names_them(kit: Kit) -> None:
@@ -95,7 +100,7 @@ def test_a_table_of_the_same_name_begins_empty_and_is_another_one(table: Kit) ->
     assert table.ledger.registry.create_table(again) == header, "it exists now"
     assert rule_of(lambda: table.ledger.registry.create_table(TABLE)) == "table-exists"
     assert peer.ledger.registry.outbox(NAME) == []
-    assert peer.ledger.holds.all(NAME) == []
+    assert peer.ledger.refusals.read(NAME) == RefusedFiles()
     found = peer.ledger.registry.read_window(NAME, HOUR)
     assert found.segments == {}
     assert found.source.slice_versions == {"0@1": 0, "wide@1": 0}

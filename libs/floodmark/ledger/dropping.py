@@ -91,11 +91,14 @@ def clear_away(store: Store, table: str, version: int) -> None:
 
 
 def _below(store: Store, table: str) -> Iterator[list[str]]:
-    """The nodes that a table has beside those that are always there; the innermost first."""
+    """The nodes that a table has beside those that are always there; the innermost first.
+
+    Holds stay: they also protect the files of the table's dropped views. As versions count on, they mean what they meant.
+    """
     slices = [f"{paths.slices(table)}/{key}" for key in store.children(paths.slices(table))]
     for path in slices:
         yield [f"{path}/{number}" for number in store.children(path)]
     yield slices
     yield [paths.refused(table)]
-    for parent in (paths.outbox(table), paths.holds(table), paths.condemned(table)):
+    for parent in (paths.outbox(table), paths.condemned(table)):
         yield [f"{parent}/{name}" for name in store.children(parent)]

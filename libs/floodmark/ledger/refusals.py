@@ -38,12 +38,16 @@ class Refusals:
             node = self._store.read(path)
             before = _decoded(table, node)
             after = change(before)
-            if after == before or (node is None and self._store.read(paths.table(table)) is None):
+            if after == before or (node is None and not self._is_there(table)):
                 return Done(None)
             data = _encoded(after)
             return Write([Create(path, data) if node is None else Set(path, data, node.version)], None)
 
         self._engine.run(f"refused files of {table}", self._budgets.critical, attempt)
+
+    def _is_there(self, table: str) -> bool:
+        header = self._store.read(paths.table(table))
+        return header is not None and not codec.is_dropped(header.data, what=paths.table(table))
 
 
 def _encoded(refused: RefusedFiles) -> bytes:
