@@ -1,7 +1,9 @@
 """DROP TABLE: refused while views use it; and whoever knew the table before cannot take the next one for it."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,10 @@ from floodmark.core.transitions import Changed, Mode
 from floodmark.ledger import paths
 from floodmark.ledger.inspection import kinds_of
 from floodmark.ledger.store import Committed, Conflicted, Op, Store
+from floodmark.parquet.lake import Lake
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, segment
 from tests.support.memory_store import MemoryStore, Watched
+from tests.support.yard import Yard
 
 NAME = TABLE.name
 HOUR = Interval(0, HOUR_MS)
@@ -240,3 +244,26 @@ def test_a_view_that_uses_a_table_of_a_later_generation_lives_as_any_other(store
     assert kit.ledger.views.state(VIEW.name).entries[0].slice_versions.keys() == {"0@3", "wide@3"}
     assert isinstance(kit.commit_one(kit.build(1, Mode.APPEND, "x"), header.incarnation), Changed)
     assert kit.source_differs() == []
+
+
+def test_a_janitor_that_knew_the_old_table_deletes_no_file_of_it_for_the_new(tmp_path: Path) -> None:
+    """What is condemned of the new table lies below its own location; the old one has files of the same names."""
+    yard = Yard(MemoryStore(), tmp_path, retention="1h")
+    kit, old = yard.kit, yard.ledger.registry.header(NAME).definition
+    yard.ledger.views.drop(VIEW.name)
+    yard.ledger.dropping.drop(NAME)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    yard.ledger.registry.create_table(replace(old, location=str(elsewhere), generation=0))
+    for place in (yard.base, elsewhere):
+        yard.lay(place / "a.parquet")
+        os.utime(place / "a.parquet", (1, 1))
+    file = Lake(str(elsewhere)).file("a.parquet")
+    assert file is not None
+    kit.put(replace(segment("a", 0, 1), path="a.parquet", bytes=file.bytes, stamp=file.stamp))
+    assert kit.ledger.retention.retire(NAME, before_ms=9 * HOUR_MS, batch_max=9, generation=1)
+    yard.rounds.retirer.sweep(old)
+    assert (yard.base / "a.parquet").exists()
+    yard.pass_by()
+    assert not (elsewhere / "a.parquet").exists(), "its own janitor deletes it"
+    assert (yard.base / "a.parquet").exists()
