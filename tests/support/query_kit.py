@@ -104,7 +104,7 @@ class Bench:
             number: Shard({s: entries[s] for s in starts})
             for number, starts in header.definition.grid.by_shard(sorted(entries)).items()
         }
-        view = ViewSnapshot(header, ViewShape(definition, dict(self.columns)), shards)
+        view = ViewSnapshot(header, ViewShape(definition, dict(self.definition.columns)), shards)
         self.views.append(view)
         return view
 
@@ -184,7 +184,10 @@ _DUCK_CALLS = {"ARRAY": "LIST_VALUE", "TRANSFORM": "LIST_TRANSFORM", "ARRAY_MAX"
 
 
 def _for_duck(tree: exp.Query) -> exp.Query:
-    """With DuckDB's names for functions of arrays."""
+    """With DuckDB's names for functions of arrays, and without the suffix of a number, which it does not know."""
+    for number in tree.find_all(exp.Literal):
+        if not number.is_string:
+            number.set("this", number.name.removesuffix("L"))
     for call in tree.find_all(exp.Anonymous):
         call.set("this", _DUCK_CALLS.get(call.name, call.name))
     return tree

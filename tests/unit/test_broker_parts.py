@@ -54,7 +54,8 @@ def test_a_token_has_its_role_and_nothing_else_has_one() -> None:
 
 def test_a_token_that_is_a_readers_and_an_admins_has_the_higher_role() -> None:
     """As while a token is moved from one file to the other."""
-    assert role_of(f"Bearer {ADMIN}", Access.of(read=[READER, ADMIN], admin=[ADMIN])) is Role.ADMIN
+    access = Access.of(read=[SecretStr(READER), SecretStr(ADMIN)], admin=[SecretStr(ADMIN)])
+    assert role_of(f"Bearer {ADMIN}", access) is Role.ADMIN
 
 
 def test_tokens_are_not_kept_and_not_shown() -> None:

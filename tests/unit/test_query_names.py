@@ -5,6 +5,7 @@ import pytest
 from floodmark.core.errors import InvalidInput
 from floodmark.query.plan import Kind, QueryPlan
 from floodmark.query.planner import plan, tables_in
+from floodmark.query.rules import Miss
 from floodmark.sql.definition import analyze
 from floodmark.sql.names import Names
 from tests.support.query_kit import DAY_MS, HOUR_MS, HOURLY, Bench, a_day, at, fresh, right, rows, rule_of, same_rows
@@ -15,6 +16,10 @@ SINGLE = "SELECT t AS r_t, zone AS r_zone, n AS r_n, fare AS r_fare FROM trips"
 @pytest.fixture
 def bench() -> Bench:
     return a_day()
+
+
+def _kinds(planned: QueryPlan) -> set[Kind]:
+    return {source.kind for source in planned.sources}
 
 
 def is_right(bench: Bench, asked: str, plain: str) -> QueryPlan:
@@ -62,7 +67,7 @@ def test_groups_are_those_that_are_meant_whatever_their_columns_are_called(names
         f" GROUP BY 1, 2 HAVING count(*) > 1 ORDER BY {n} DESC, 2",
         "SELECT zone, upper(zone), sum(n), count(*) FROM trips GROUP BY 1, 2 HAVING count(*) > 1 ORDER BY 1 DESC, 2",
     )
-    assert {source.kind for source in planned.sources} == {Kind.VIEW, Kind.BASE}
+    assert _kinds(planned) == {Kind.VIEW, Kind.BASE}, planned.receipt.unused
 
 
 def test_a_name_that_is_taken_in_any_spelling_is_not_given() -> None:
@@ -221,7 +226,9 @@ def test_a_parameter_is_not_taken_for_a_column_nor_a_column_for_a_parameter(key:
         f"SELECT zone, count(*) FROM trips GROUP BY zone, {key} HAVING array_max({key}) > 4",
     ):
         planned = right(made, query)
-        assert {source.kind for source in planned.sources} == {Kind.VIEW, Kind.BASE}, planned.receipt.unused
+        # Of an array nobody says that it has no float inside, which may be another zero than its group's.
+        rules = {unused.rule for unused in planned.receipt.unused}
+        assert _kinds(planned) == ({Kind.BASE} if rules == {Miss.SIGN_OF_ZERO} else {Kind.VIEW, Kind.BASE}), rules
     defined = Bench(rows())
     defined.add_view("v", f"SELECT {key} AS k, count(*) AS c FROM trips GROUP BY 1", 4 * HOUR_MS, by_day)
     assert right(defined, f"SELECT {key}, count(*) FROM trips GROUP BY 1").receipt.view == "v"

@@ -320,6 +320,7 @@ REFUSED = [
     ("duplicate-name", "SELECT n AS x, fare AS x FROM rides", "of the outputs x and x"),
     ("duplicate-name", "SELECT avg(fare) AS a, sum(n) AS A__SUM FROM rides", "a__sum is a column of the outputs"),
     ("duplicate-name", "SELECT sum(n) AS d__hll, approx_count_distinct(city) AS d FROM rides", "d__hll"),
+    ("reserved-name", "SELECT city, fare AS __ROWS FROM rides", "rename it"),
     ("group-by", "SELECT city, count(*) AS c FROM rides GROUP BY 3", "GROUP BY 3 is no position of the 2 outputs"),
     ("group-by", "SELECT city, count(*) AS c FROM rides GROUP BY 0", "no position"),
     ("group-by", "SELECT city, count(*) AS c FROM rides GROUP BY city, c", "is the aggregate COUNT(*)"),
