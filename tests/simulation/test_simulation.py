@@ -21,6 +21,7 @@ DIGESTS = "from tests.simulation.world import run_seed\nfor seed in range(40): p
 QUICKLY_CAUGHT = (
     "source-check-outside-the-write",
     "source-check-before-the-retry-loop",
+    "runs-settled-without-a-check",
     "delete-removes-the-entry",
     "no-synthesis-of-vacant",
     "watermark-follows-the-clock",

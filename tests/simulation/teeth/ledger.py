@@ -15,9 +15,8 @@ from floodmark.ledger.engine import Done, Engine, Outcome, Write
 from floodmark.ledger.holds import Hold, Holds, _encode
 from floodmark.ledger.registry import Registry
 from floodmark.ledger.store import ANY_VERSION, Check, Create, Op, Set
-from floodmark.ledger.viewnodes import Look, Presence, SeenHeader, require_header
+from floodmark.ledger.viewnodes import Look, SeenHeader, require_header
 from floodmark.ledger.views import Marked, Views
-from floodmark_consistency import sweep
 from tests.simulation.teeth import Substitution, bug
 
 
@@ -145,28 +144,6 @@ def runs_settled_without_a_check() -> list[Substitution]:
         return Check(path, ANY_VERSION)
 
     return [(stretches, "Check", check)]
-
-
-@bug
-def runs_made_over_nodes() -> list[Substitution]:
-    """A run is made of shards that had no node when it was decided, whatever has come since."""
-    real = Look.presence
-
-    def presence(self: Look) -> Presence:
-        seen = real(self)
-        return replace(seen, check=Check(seen.check.path, ANY_VERSION))
-
-    return [(Look, "presence", presence)]
-
-
-@bug
-def entries_of_runs_trusted() -> list[Substitution]:
-    """A bucket that came out of a run remembers no slice versions, and the sweep takes that for none having moved."""
-
-    def moved(entry: Entry, versions: Mapping[str, int]) -> bool:
-        return any(versions.get(key) != version for key, version in entry.slice_versions.items())
-
-    return [(sweep, "_moved", moved)]
 
 
 @bug
