@@ -78,15 +78,16 @@ class Kit:
         self.ledger.registry.apply("rides", [Remove(n) for n in names])
 
     def entry(self, hour: int) -> Entry | None:
-        return self.ledger.views.state("rides_hourly").entries.get(hour * HOUR_MS)
+        return self.ledger.views.state("rides_hourly").at(hour * HOUR_MS)
 
     def state(self, hour: int) -> State | None:
         entry = self.entry(hour)
         return entry.state if entry else None
 
     def states(self) -> dict[int, str]:
-        entries = self.ledger.views.state("rides_hourly").entries
-        return {start // HOUR_MS: str(entry.state) for start, entry in sorted(entries.items())}
+        """Of each bucket that has an entry, of its own or in a run."""
+        stretches = self.ledger.views.state("rides_hourly").stretches()
+        return {start // HOUR_MS + n: str(entry.state) for start, count, entry in stretches for n in range(count)}
 
     def build(self, hour: int, mode: Mode = Mode.APPEND, attempt: str = "a1", files: int = 1) -> Build:
         """Read the source of a bucket and make of it what a worker would."""
