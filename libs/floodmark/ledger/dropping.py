@@ -93,7 +93,7 @@ def clear_away(store: Store, table: str, version: int) -> None:
 def _below(store: Store, table: str) -> Iterator[list[str]]:
     """The nodes that a table has beside those that are always there; the innermost first.
 
-    Holds stay: they also protect the files of the table's dropped views. As versions count on, they mean what they meant.
+    Holds stay: they also protect the files of the dropped views of the table. As versions count on, they mean the same.
     """
     slices = [f"{paths.slices(table)}/{key}" for key in store.children(paths.slices(table))]
     for path in slices:
