@@ -53,7 +53,9 @@ class SmallWrites:
             return 0  # dropped meanwhile: its fence is gone as well
         header = codec.decode_view(node.data, what=view)
         known = _entries(header, before)
-        return sum(e.state is State.VALID and known.get(start) != e for start, e in _entries(header, after).items())
+        # What is settled without a build is written as one entry and a count, however many buckets it is.
+        changed = [e for start, e in _entries(header, after).items() if known.get(start) != e and e.attempt_id]
+        return sum(e.state is State.VALID for e in changed)
 
 
 def _fits(op: Set | Create, node: Node | None) -> bool:

@@ -32,7 +32,8 @@ QUIET_MS = 6_000
 """Nothing changed for so long: every period of every service has passed at least once, sweep and janitor included."""
 PINNED_MS = 60_000
 """Nothing changed for so long and it is not as it should be: it will never be."""
-GIVE_UP_MS = 240_000
+GIVE_UP_MS = 600_000
+"""At the edges of a long stretch buckets without a source may be built one by one, which takes minutes."""
 STEPS_MAX = 150_000
 PARTITIONS = 2
 MARKED_WITHIN_MS = 3_000
