@@ -1,4 +1,4 @@
-"""Each fault that the SQL layer once had is found again by the generators of the gate, within the gate's size."""
+"""Each fault that the SQL layer once had is found again by the generator of the gate, within the gate's size."""
 
 import pytest
 

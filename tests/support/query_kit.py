@@ -155,9 +155,14 @@ class Bench:
         return [tuple(row) for row in self._run(spark_sql).fetchall()]
 
     def answer(self, made: QueryPlan) -> list[tuple[Any, ...]]:
+        """From its sources and from nothing else that was read before."""
         for source in made.sources:
             self.duck.register(source.name, self._read(source))
-        return self.run(made.sql)
+        try:
+            return self.run(made.sql)
+        finally:
+            for source in made.sources:
+                self.duck.unregister(source.name)
 
     def _read(self, source: Source) -> pa.Table:
         if source.kind is Kind.VIEW:

@@ -11,8 +11,10 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from floodmark.core.errors import InvalidInput
+from floodmark.query.plan import QueryPlan
 from tests.support.query_kit import DAY_MS, HOUR_MS, SCHEMA, Bench, Row, at, same_rows
 from tests.support.sql_names import RELATIONS, TRIES, Clash, drawn, renamed
 
@@ -68,6 +70,8 @@ OF_VIEWS: Mapping[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
                ("l_n > 0", "array_max(transform(array(0, 1), m0 -> m0 + l_n)) > 2")),
 }  # fmt: skip
 """Keys, measures and conditions for a query that reads a view by its name."""
+LOOKED_AT = ("h_zone", "r_n", "s_n", "l_n")
+"""Outputs that stand for the columns in the lambdas above."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +257,8 @@ def _add_view(dice: random.Random, bench: Bench, name: str, states: Mapping[int,
     for _ in range(TRIES):
         names = drawn(dice, outputs)
         names |= drawn(dice, ["m0", "m1"], [bench.names["n"], bench.names["zone"], "x0", "x1"])
+        if dice.random() < 0.5:  # what a lambda looks at, as a parameter of the rewrite would be called
+            names |= drawn(dice, [output for output in outputs if output in LOOKED_AT], ["x0", "x0_1", "x1"])
         try:
             text = renamed(select, {**bench.names, **names})
             called = dice.choice([word for word in RELATIONS if word not in taken])
@@ -268,12 +274,13 @@ def _query(dice: random.Random, names: Mapping[str, str], text: str, *, ordered:
     own = sorted({word for word in _words(text) if word[:2] in ("x_", "q_", "c_") or word in ("m0", "m1")})
     for _ in range(TRIES):
         given = drawn(dice, own)
-        if dice.random() < 0.5:  # what a WITH or a subselect could best be taken for
-            relations = [names["trips"], *(names[view] for view in VIEWS if view in names)]
-            given |= drawn(dice, [one for one in own if one[:2] in ("c_", "q_")], [*relations, *RELATIONS])
+        if dice.random() < 0.7:  # what a WITH or a subselect could best be taken for
+            relations = [names[word] for word in _words(text) if word in ("trips", *VIEWS)]
+            given |= drawn(dice, [one for one in own if one[:2] in ("c_", "q_")], [*relations * 9, *RELATIONS])
         if dice.random() < 0.6:  # and a parameter
             read = [names[word] for word in _words(text) if word in names]
-            given |= drawn(dice, [one for one in own if one[0] == "m"], [names["n"], names["n"], names["zone"], *read])
+            likely = [names["n"], names["n"], names["zone"], names["trips"], names["trips"]]
+            given |= drawn(dice, [one for one in own if one[0] == "m"], [*likely, *read])
         try:
             return Query(renamed(text, {**names, **given}, dice), text, ordered)
         except Clash:
@@ -313,13 +320,22 @@ def _segments(dice: random.Random) -> dict[str, list[Row]]:
 
 def wrong_answers(case: Case) -> Iterator[str]:
     """What is wrong with each answer that is."""
+    for query, expected in zip(case.queries, right_answers(case), strict=True):
+        if (wrong := difference(case, query, case.bench.plan(query.asked), expected)) is not None:
+            yield wrong
+
+
+def right_answers(case: Case) -> list[list[tuple[Any, ...]]]:
     judge = Bench(case.bench.segments)
     judge.expected("SELECT 1")  # it has the table now
     for view, (_, select) in VIEWS.items():
         judge.create_view(view, select)
-    for query in case.queries:
-        made = case.bench.plan(query.asked)
-        found, expected = case.bench.answer(made), judge.run(query.plain)
-        if not same_rows(found, expected, ordered=query.ordered):
-            planned = f"planned by {made.receipt.view}: {made.sql}\n{found}"
-            yield f"{query.asked}\n{planned}\nright: {query.plain}\n{expected}"
+    return [judge.run(query.plain) for query in case.queries]
+
+
+def difference(case: Case, query: Query, made: QueryPlan, expected: list[tuple[Any, ...]]) -> str | None:
+    found = case.bench.answer(made)
+    if same_rows(found, expected, ordered=query.ordered):
+        return None
+    planned = f"planned by {made.receipt.view}: {made.sql}\n{found}"
+    return f"{query.asked}\n{planned}\nright: {query.plain}\n{expected}"
