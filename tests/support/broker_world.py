@@ -37,6 +37,8 @@ class Judge:
     """DuckDB over the files of a version. Those of the latest versions are read once, for all queries on them."""
 
     table: str
+    views: dict[str, str] = field(default_factory=dict)
+    """Their queries, for those who ask them by name."""
     _kept: OrderedDict[int, duckdb.DuckDBPyConnection] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -50,6 +52,8 @@ class Judge:
         if version not in self._kept:
             made = duckdb.connect(config={"threads": 1})
             made.execute(f"CREATE TABLE {self.table} AS SELECT * FROM read_parquet({list(files)!r})")
+            for view, select in self.views.items():
+                made.execute(f"CREATE VIEW {view} AS {select}")
             self._kept[version] = made
             if len(self._kept) > VERSIONS_KEPT_MAX:
                 self._kept.popitem(last=False)
