@@ -221,7 +221,7 @@ def _zones_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 def _a_millisecond_is_the_smallest(patch: pytest.MonkeyPatch) -> None:
     exact = bounds._bounds
-    patch.setattr(bounds, "_bounds", lambda op, us, **how: exact(op, us // 1000 * 1000, **how))
+    patch.setattr(bounds, "_bounds", lambda op, ns, **how: exact(op, ns // 1_000_000 * 1_000_000, **how))
 
 
 @pytest.mark.parametrize(
