@@ -50,7 +50,7 @@ def inspect(lake: StoreLake, path: str, **_: Any) -> Inspected:
     if node is None:
         raise InvalidInput("file-absent", f"{path} is not there")
     file = LakeFile(path, 100, f"{node.version}:{node.data!r}", None)
-    return Inspected(file, 10, int(node.data), 0, HOUR_MS - 1, 0)
+    return Inspected(file, 10, int(node.data), 0, HOUR_MS - 1, 0, ())
 
 
 class AtOnce(Executor):
