@@ -56,14 +56,14 @@ def test_an_open_ledger_becomes_its_owners_alone_and_no_version_moves(hosts: str
     """Every node, from the root to the last; a build under way still commits, since versions are what it checks."""
     fill(hosts)
     result = protect(FIRST)
-    assert (result.exit_code, result.stdout) == (0, "8 nodes are floodmark's alone\n"), result.output
+    assert (result.exit_code, result.stdout) == (0, "9 nodes are floodmark's alone\n"), result.output
     with zookeeper_store(hosts, access=FIRST) as store:
         assert store.read_many(PATHS) == [Node(b"data", 0)] * 3
     with plain_client(hosts.partition("/")[0]) as client:
         for path in (ROOT, *PATHS):
             with pytest.raises(NoAuthError):
                 client.get(f"/{hosts.partition('/')[2]}{path}")
-    assert protect(FIRST).stdout == "8 nodes are floodmark's alone\n"
+    assert protect(FIRST).stdout == "9 nodes are floodmark's alone\n"
 
 
 def test_a_new_password_takes_over_with_the_help_of_the_former(hosts: str, protect: Cli, tmp_path: Path) -> None:

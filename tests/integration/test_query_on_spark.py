@@ -313,7 +313,10 @@ def test_rows_of_any_number_of_ranges_are_kept_and_no_others(spark: SparkSession
 
 # -- the settings that answers depend on -------------------------------------------------------------------------------
 
-OURS = {"spark.sql.session.timeZone", "spark.sql.parquet.filterPushdown", "spark.sql.variable.substitute"}
+OURS = {
+    "spark.sql.session.timeZone", "spark.sql.parquet.filterPushdown", "spark.sql.variable.substitute",
+    "spark.sql.legacy.parquet.nanosAsLong",
+}  # fmt: skip
 """Required to be something else than what Spark would do by itself."""
 
 

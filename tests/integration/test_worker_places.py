@@ -71,8 +71,7 @@ def test_a_backlog_of_ten_thousand_tasks_stays_within_the_workers_bound(
     with system_on(tmp_path, zookeeper, kafka, **bounds) as system:
         rides = system.table()
         system.view(select=SELECT, coverage_start_ms=0)  # type: ignore[arg-type]
-        write_parquet(rides / "first.parquet", 0, 1)
-        write_parquet(rides / "last.parquet", BACKLOG - 1, BACKLOG)
+        write_parquet(rides / "all.parquet", 0, BACKLOG, rows=BACKLOG + 1)
         system.start_all()
         eventually(lambda: len(system.tasks()) >= BACKLOG, within_s=240, every_s=2, what=f"{BACKLOG} tasks")
         worker = system.start("worker", **SMALL_SPARK, FLOODMARK_WORKER__TASKS_IN_FLIGHT_MAX="1000")
