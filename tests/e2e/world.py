@@ -171,7 +171,7 @@ class World:
             return False
         receipt = dict(answer.receipt or {})
         version = receipt["registry_versions"][self.table]
-        wanted = duck_rows(query.sql, {self.table: self._files_at(version)})
+        wanted = duck_rows(query.judged, {self.table: self._files_at(version)})
         found = comparable(answer.rows())
         # A change that was acknowledged before the query is reflected in it (INV-12).
         if found != wanted or version < acknowledged:
@@ -209,7 +209,7 @@ class World:
         def asking(connection: Connection, dice: random.Random) -> Callable[[threading.Event], None]:
             def run(stop: threading.Event) -> None:
                 while not stop.is_set():
-                    if not self.ask(connection, random_query(dice, self.table, hours=HOURS)):
+                    if not self.ask(connection, random_query(dice, self.table, hours=HOURS, of_views=False)):
                         stop.wait(TRY_AGAIN_S)
 
             return run

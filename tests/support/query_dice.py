@@ -225,8 +225,9 @@ class _Names:
         return name
 
 
-def random_query(dice: random.Random, table: str, *, hours: int) -> Query:
-    source = dice.choice((TABLE, TABLE, TABLE, TABLE, HOURLY, DAILY))
+def random_query(dice: random.Random, table: str, *, hours: int, of_views: bool = True) -> Query:
+    """`of_views`: the views of VIEWS are there and may be asked by name."""
+    source = dice.choice((TABLE, TABLE, TABLE, TABLE, HOURLY, DAILY)) if of_views else TABLE
     names = _Names(dice, table)
     relation = f"{table}{source.suffix}"
     called = names.draw(besides=[*source.columns, relation])
