@@ -27,7 +27,7 @@ from tests.e2e.stack import Containers
 from tests.support.broker import HOURLY, BrokerUnderTest, Rides, Row, comparable, duck_rows
 from tests.support.eventually import eventually
 from tests.support.ledger_kit import HOUR_MS
-from tests.support.query_dice import Query, random_query
+from tests.support.query_dice import Output, Query, Text, random_query
 
 HOURS = 24
 FILES_MIN = 12
@@ -251,7 +251,9 @@ class World:
             sums = (
                 ("count(*)", "sum(cents)", "sum(price)") if bucket == "1d" else ("count(*)", "sum(fare)", "sum(cents)")
             )
-            query = Query(self.table, (f"date_trunc('{keys}', event_time)", "city"), sums)
+            wanted = [(f"date_trunc('{keys}', @event_time)", "key"), ("@city", "key"), *((s, "aggregate") for s in sums)]
+            outputs = (Output(Text.both(what), kind, f"o{n}") for n, (what, kind) in enumerate(wanted))
+            query = Query(self.table, tuple(outputs))
             for connection in self.system.brokers():
                 eventually(
                     lambda c=connection, q=query: self.ask(c, q), within_s=120, every_s=1, what="an answer at rest"
