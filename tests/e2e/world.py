@@ -251,7 +251,11 @@ class World:
             sums = (
                 ("count(*)", "sum(cents)", "sum(price)") if bucket == "1d" else ("count(*)", "sum(fare)", "sum(cents)")
             )
-            wanted = [(f"date_trunc('{keys}', @event_time)", "key"), ("@city", "key"), *((s, "aggregate") for s in sums)]
+            wanted = [
+                (f"date_trunc('{keys}', @event_time)", "key"),
+                ("@city", "key"),
+                *((s, "aggregate") for s in sums),
+            ]
             outputs = (Output(Text.both(what), kind, f"o{n}") for n, (what, kind) in enumerate(wanted))
             query = Query(self.table, tuple(outputs))
             for connection in self.system.brokers():
