@@ -1,6 +1,7 @@
 """Whatever the text, the answer is a definition, a plan or a refusal by a rule, and it comes soon."""
 
 import time
+from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,10 +87,10 @@ def test_a_soup_in_each_place(text: str) -> None:
     check(f"SELECT city FROM {text}")
 
 
-@given(st.sampled_from(VALID), st.data())
-def test_a_valid_definition_with_words_lost_doubled_moved_or_replaced(text: str, data: st.DataObject) -> None:
+def _garbled(text: str, data: st.DataObject, spare: Sequence[str]) -> str:
+    """With words lost, doubled, moved, replaced or inserted."""
     words = text.split(" ")
-    for _ in range(data.draw(st.integers(1, 3))):
+    for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(words) - 1))
         change = data.draw(st.sampled_from(["lose", "double", "swap", "replace", "insert"]))
         if change == "lose" and len(words) > 1:
@@ -99,8 +100,13 @@ def test_a_valid_definition_with_words_lost_doubled_moved_or_replaced(text: str,
         elif change == "swap":
             words[at], words[at - 1] = words[at - 1], words[at]
         else:
-            words[at : at + (change == "replace")] = [data.draw(st.sampled_from(WORDS))]
-    check(" ".join(words))
+            words[at : at + (change == "replace")] = [data.draw(st.sampled_from(spare))]
+    return " ".join(words)
+
+
+@given(st.sampled_from(VALID), st.data())
+def test_a_valid_definition_with_words_lost_doubled_moved_or_replaced(text: str, data: st.DataObject) -> None:
+    check(_garbled(text, data, WORDS))
 
 
 @given(st.sampled_from(VALID), st.data())
@@ -202,19 +208,7 @@ def test_a_soup_of_words_as_a_query(text: str) -> None:
 @settings(max_examples=300)
 @given(st.sampled_from(QUERIES), st.data())
 def test_a_query_with_words_lost_doubled_moved_or_replaced(text: str, data: st.DataObject) -> None:
-    words = text.split(" ")
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(words) - 1))
-        change = data.draw(st.sampled_from(["lose", "double", "swap", "replace", "insert"]))
-        if change == "lose" and len(words) > 1:
-            words.pop(at)
-        elif change == "double":
-            words.insert(at, words[at])
-        elif change == "swap":
-            words[at], words[at - 1] = words[at - 1], words[at]
-        else:
-            words[at : at + (change == "replace")] = [data.draw(st.sampled_from(QUERY_WORDS))]
-    check_query(" ".join(words))
+    check_query(_garbled(text, data, QUERY_WORDS))
 
 
 @settings(max_examples=150)
