@@ -1,7 +1,11 @@
 """Set-up of every test session: shared plugins and how hypothesis searches."""
 
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from hypothesis import settings
 
 pytest_plugins = [
@@ -20,3 +24,16 @@ settings.register_profile("local", deadline=None)
 # The gate tries the same examples every time and prints how to replay a failing one.
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(autouse=True)
+def _default_logs() -> Iterator[None]:
+    """A command or a service run within a test configures the logs of the whole process; the next test has its own."""
+    structlog.reset_defaults()
+    root, kazoo = logging.getLogger(), logging.getLogger("kazoo")
+    handlers, levels = root.handlers[:], (root.level, kazoo.level)
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    kazoo.setLevel(levels[1])

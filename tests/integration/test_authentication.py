@@ -4,14 +4,12 @@ A client without credentials is refused, one with wrong ones is told which setti
 """
 
 import json
-import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -89,16 +87,6 @@ def owned(secured: Secured) -> str:
         return hosts
 
 
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    """The command line turns logs off in this process."""
-    kazoo = logging.getLogger("kazoo")
-    level = kazoo.level
-    yield
-    structlog.reset_defaults()
-    kazoo.setLevel(level)
-
-
 def nodes(client: Any, path: str = ROOT) -> list[str]:
     return [path, *(found for name in client.get_children(path) for found in nodes(client, f"{path}/{name}"))]
 
@@ -146,7 +134,7 @@ def test_nobody_else_reads_or_writes_a_node(system: System) -> None:
 
 
 def test_the_command_line_gets_in_by_the_same_settings(
-    system: System, secured: Secured, monkeypatch: pytest.MonkeyPatch, quiet: None
+    system: System, secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And says nothing of the secrets in what it prints."""
     for name, value in secured.settings().items():

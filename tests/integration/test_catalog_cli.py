@@ -1,13 +1,11 @@
 """`floodmark table`, `view` and `retry` against a real ZooKeeper: what they define, show and refuse."""
 
 import json
-import logging
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -36,16 +34,12 @@ def kit(hosts: str) -> Iterator[Kit]:
 
 
 @pytest.fixture
-def cli(hosts: str, kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+def cli(hosts: str, kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Runs the command in this process and in a directory of its own, with the environment naming ZooKeeper."""
     monkeypatch.setenv("FLOODMARK_ZOOKEEPER__HOSTS", hosts)
     monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.chdir(tmp_path)
-    kazoo = logging.getLogger("kazoo")
-    level = kazoo.level
-    yield lambda *arguments: CliRunner().invoke(app, list(arguments))
-    structlog.reset_defaults()
-    kazoo.setLevel(level)
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 
 def done(result: Result) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import structlog
 
 from floodmark.catalog.imports import LakeFiles
 from floodmark.catalog.leftovers import findings
@@ -27,13 +26,6 @@ from tests.support.memory_store import Faulty, MemoryStore, Watched
 from tests.support.yard import GRACE_MS, SKEW_MS, TTL_MS, Yard
 
 NAME = VIEW.name
-
-
-@pytest.fixture(autouse=True)
-def _default_logs() -> Iterator[None]:
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The janitor as a process, beside the others: what it deletes, what it keeps, and what a dry run says of it."""
 
 import json
-import logging
 import threading
 import time
 import uuid
@@ -9,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -220,14 +218,10 @@ Cli = Callable[..., Result]
 
 
 @pytest.fixture
-def cli(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+def cli(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("FLOODMARK_ZOOKEEPER__HOSTS", pipeline.hosts)
     monkeypatch.setenv("COLUMNS", "300")
-    kazoo = logging.getLogger("kazoo")
-    level = kazoo.level
-    yield lambda *arguments: CliRunner().invoke(app, ["janitor", *arguments])
-    structlog.reset_defaults()
-    kazoo.setLevel(level)
+    return lambda *arguments: CliRunner().invoke(app, ["janitor", *arguments])
 
 
 def test_a_dry_run_tells_what_would_go_and_what_keeps_the_rest_and_deletes_nothing(

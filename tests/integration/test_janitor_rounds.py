@@ -1,12 +1,11 @@
 """What the janitor deletes and keeps, step by step, on real files, in memory and on a real ZooKeeper (INV-11)."""
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from floodmark.catalog.leftovers import named_files
@@ -17,13 +16,6 @@ from floodmark.ledger.store import Create, Delete, Node, Set, Store
 from tests.support.ledger_kit import HOUR_MS, VIEW, Kit, cause, segment
 from tests.support.memory_store import Watched
 from tests.support.yard import GRACE_MS, SKEW_MS, TTL_MS, Yard
-
-
-@pytest.fixture(autouse=True)
-def _default_logs() -> Iterator[None]:
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

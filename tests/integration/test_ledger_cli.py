@@ -1,7 +1,6 @@
 """`floodmark ledger` against a real ZooKeeper: what it prints, what it refuses, and that looking changes nothing."""
 
 import json
-import logging
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -50,15 +48,11 @@ def kit(hosts: str) -> Iterator[Kit]:
 
 
 @pytest.fixture
-def cli(hosts: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+def cli(hosts: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Runs the command in this process, with the environment naming ZooKeeper."""
     monkeypatch.setenv("FLOODMARK_ZOOKEEPER__HOSTS", hosts)
     monkeypatch.setenv("COLUMNS", "240")
-    kazoo = logging.getLogger("kazoo")
-    level = kazoo.level
-    yield lambda *arguments, **options: CliRunner().invoke(app, ["ledger", *arguments], **options)
-    structlog.reset_defaults()
-    kazoo.setLevel(level)
+    return lambda *arguments, **options: CliRunner().invoke(app, ["ledger", *arguments], **options)
 
 
 def every_node(store: Store, path: str = paths.ROOT) -> dict[str, object]:

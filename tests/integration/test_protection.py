@@ -1,8 +1,7 @@
 """`floodmark ledger protect`: what is there gets an owner, when authentication is turned on or a password changes."""
 
-import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ def hosts(zookeeper: ZooKeeperServer) -> str:
 
 
 @pytest.fixture
-def protect(hosts: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+def protect(hosts: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """The command, run in this process as somebody."""
 
     def run(access: Access, *arguments: str) -> Result:
@@ -40,11 +39,7 @@ def protect(hosts: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
             monkeypatch.setenv("FLOODMARK_ZOOKEEPER__PASSWORD", access.password)
         return CliRunner().invoke(app, ["ledger", "protect", "--zookeeper", hosts, *arguments])
 
-    kazoo = logging.getLogger("kazoo")
-    level = kazoo.level
-    yield run
-    structlog.reset_defaults()
-    kazoo.setLevel(level)
+    return run
 
 
 def fill(hosts: str, access: Access | None = None) -> None:

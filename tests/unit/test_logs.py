@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -14,17 +13,6 @@ from floodmark.bus.ports import Partition, Record
 from floodmark.contracts.envelope import Envelope, originate
 from floodmark.contracts.messages import SegmentAnnounced
 from floodmark.service import logs
-
-
-@pytest.fixture(autouse=True)
-def logging_restored() -> Iterator[None]:
-    root, kazoo = logging.getLogger(), logging.getLogger("kazoo")
-    before = (root.handlers[:], root.level, kazoo.level)
-    yield
-    structlog.reset_defaults()
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    kazoo.setLevel(before[2])
 
 
 def lines(
@@ -124,3 +112,12 @@ def test_auto_is_json_unless_a_person_looks(stream: io.StringIO, *, as_json: boo
     lines(stream, form="auto").info("service_started")
     assert stream.getvalue().startswith("{") == as_json
     assert "service_started" in stream.getvalue()
+
+
+def test_a_logger_that_was_used_follows_a_later_configuration() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    logger = structlog.get_logger()
+    for stream in (first, second):
+        logs.configure(form="json", level="info", service="ingester", replica="r1.0001", stream=stream)
+        logger.info("file_deleted")
+    assert len(parsed(first)) == len(parsed(second)) == 1

@@ -1,14 +1,13 @@
 """What the scanner takes for news, on a directory, a ledger in memory and a clock that stands."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from floodmark.bus.ports import Outgoing
@@ -62,13 +61,6 @@ class Watch:
 @pytest.fixture
 def watch(tmp_path: Path) -> Watch:
     return Watch(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _default_logs() -> Iterator[None]:
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
 
 
 def test_what_is_new_changed_or_gone_is_announced_and_then_is_no_news(watch: Watch) -> None:

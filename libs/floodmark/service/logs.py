@@ -46,7 +46,6 @@ def configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(file=stream),
-        cache_logger_on_first_use=True,
     )
     _bring_in_libraries(shared, renderer, stream, _LEVELS[level])
 
