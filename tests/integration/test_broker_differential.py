@@ -28,7 +28,7 @@ HOURS = 30
 ASKERS = 4
 BLOCK = 1_000
 QUERIES = int(os.environ.get("BROKER_QUERIES", "500"))
-KILL_EVERY_S = max(10.0, QUERIES / 1_000)  # a service that starts takes a second of one core or two, Spark ten
+KILL_EVERY_S = min(60.0, max(10.0, QUERIES / 300))  # a service that starts takes a second of one core or two, Spark ten
 GATE_SEED = "1086502071"
 """The gate asks the same every time; a long run looks for news."""
 
