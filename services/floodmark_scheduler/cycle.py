@@ -84,6 +84,7 @@ class Scheduler:
     def cycle(self) -> int:
         """One look at everything that changed. Returns how many tasks were given out."""
         self.sender.flush()
+        self._fail_refused()
         self.eyes.look()
         alive = self.alive("worker") | self.alive("scheduler")
         free = self._free(alive)
@@ -232,6 +233,7 @@ class Scheduler:
         for (name, mine), its in zip(tasks.items(), offered, strict=True):
             accepted += self._accepted(self.eyes.views[name], by_view[name], mine, its.answers)
         self.sender.send(accepted)
+        self._fail_refused()
         for name, trouble in ((name, t) for name, its in zip(tasks, offered, strict=True) for t in its.troubles):
             if not isinstance(trouble, InvalidInput | BudgetExhausted):
                 raise trouble  # of the store, so no view's own; what was recorded is on its way
@@ -268,7 +270,9 @@ class Scheduler:
             mode = self._mode(view, want, source)
             if mode is not None:
                 trace_id = _trace_id(want, table, source)
-                tasks[want.start_ms] = Task(view.header, want.start_ms, mode, want.lane, source.source, trace_id)
+                tasks[want.start_ms] = Task.of(
+                    view.header, want.start_ms, mode, want.lane, source.source, trace_id=trace_id
+                )
         return tasks
 
     def _accepted(
@@ -285,10 +289,21 @@ class Scheduler:
         for start_ms, answer in answers.items():
             if isinstance(answer, Refusal):
                 continue
-            if answer.progress is Progress.QUARANTINED:
-                log.error("bucket_quarantined", view=header.definition.name, bucket_ms=start_ms, error=answer.error)
-            else:
+            if answer.progress is Progress.OFFERED:
                 yield tasks[start_ms], answer
+            else:
+                event = "bucket_quarantined" if answer.progress is Progress.QUARANTINED else "task_not_made"
+                log.error(event, view=header.definition.name, bucket_ms=start_ms, error=answer.error)
+
+    def _fail_refused(self) -> None:
+        """What the bus never takes backs off and is quarantined in the end, as what no worker can build (INV-10)."""
+        for task, error in self.sender.take_refused():
+            try:
+                self.ledger.dispatch.fail(
+                    task.view, task.start_ms, task_id=task.task_id, error=str(error), policy=self.policy
+                )
+            except (InvalidInput, BudgetExhausted) as trouble:
+                _tell_trouble(task.view.definition.name, trouble)
 
     def _mode(self, view: SeenView, want: Wanted, source: WindowSource) -> Mode | None:
         """What to do with a bucket; None when nothing is left to do."""

@@ -20,11 +20,13 @@ from floodmark.contracts.messages import (
     SourceFingerprint,
     TimeRange,
 )
-from floodmark.core.bounds import INT64_MAX, INT64_MIN, TIME_MAX_MS
+from floodmark.core.bounds import INT64_MAX, INT64_MIN, TIME_MAX_MS, TIME_MIN_MS
 from floodmark.core.fingerprint import EMPTY_HASH
 
 _T0_MS = 1_751_328_000_000  # 2025-07-01T00:00:00Z
 _HOUR_MS = 3_600_000
+_WEEK_MS = 168 * _HOUR_MS
+_FIRST_WEEK_MS = TIME_MIN_MS // _WEEK_MS * _WEEK_MS  # begins four days before the year 1
 _MIDNIGHT = TimeRange(start_ms=_T0_MS, end_ms=_T0_MS + _HOUR_MS)
 _ONE = TimeRange(start_ms=_T0_MS + _HOUR_MS, end_ms=_T0_MS + 2 * _HOUR_MS)
 
@@ -138,6 +140,23 @@ _TASKS = (
             dispatch_try=4,
         ),
     ),
+    _example(
+        "append-before-year-1",
+        BuildBucket(
+            task_id="trips_weekly-append-1",
+            view="trips_weekly",
+            incarnation="7f3a",
+            bucket_start_ms=_FIRST_WEEK_MS,
+            bucket_end_ms=_FIRST_WEEK_MS + _WEEK_MS,
+            mode="APPEND",
+            lane="backfill",
+            fingerprint=SourceFingerprint(count=1, hash=4839201748392017483),
+            slice_versions={str(TIME_MIN_MS): 1, "wide": 0},
+            definition_hash="sha256:9b1c",
+            dispatched_at_ms=_T0_MS + 300,
+            dispatch_try=1,
+        ),
+    ),
 )
 
 
@@ -159,6 +178,7 @@ def _built(name: str, **fields: object) -> Example:
 
 _RESULTS = (
     _built("committed", outcome="committed", rows_read=600_000, rows_written=24, bytes_written=4_096, duration_ms=150),
+    _built("committed-before-year-1", bucket_start_ms=_FIRST_WEEK_MS, outcome="committed", rows_read=1, rows_written=1),
     _built("covered", outcome="covered", reason="the bucket was made VALID by attempt-0"),
     _built(
         "frozen",

@@ -17,7 +17,15 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from floodmark.core.bounds import INT64_MAX, INT64_MIN, SEGMENT_NAME_BYTES_MAX, TIME_MAX_MS, TIME_MIN_MS
+from floodmark.core.bounds import (
+    BUCKET_TIME_MAX_MS,
+    BUCKET_TIME_MIN_MS,
+    INT64_MAX,
+    INT64_MIN,
+    SEGMENT_NAME_BYTES_MAX,
+    TIME_MAX_MS,
+    TIME_MIN_MS,
+)
 from floodmark.core.names import NAME_PATTERN
 
 REASON_CHARS_MAX = 4_096
@@ -96,6 +104,8 @@ RawBytes = Annotated[
 ]
 
 TimeMs = Annotated[int, Field(ge=TIME_MIN_MS, le=TIME_MAX_MS)]
+# Where a bucket begins or ends, which need not be a time that any row can have.
+BucketTimeMs = Annotated[int, Field(ge=BUCKET_TIME_MIN_MS, le=BUCKET_TIME_MAX_MS)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Positive = Annotated[int, Field(ge=1, le=COUNT_MAX)]
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from floodmark.contracts.fields import (
     CHANGES_MAX,
+    BucketTimeMs,
     Count,
     Id,
     Int64,
@@ -160,8 +161,8 @@ class BuildBucket(Message):
     task_id: Id
     view: Name
     incarnation: Id
-    bucket_start_ms: TimeMs
-    bucket_end_ms: TimeMs
+    bucket_start_ms: BucketTimeMs
+    bucket_end_ms: BucketTimeMs
     mode: Mode
     lane: Lane
     fingerprint: SourceFingerprint
@@ -199,7 +200,7 @@ class BucketBuilt(Message):
     attempt_id: Id
     view: Name
     incarnation: Id
-    bucket_start_ms: TimeMs
+    bucket_start_ms: BucketTimeMs
     mode: Mode
     outcome: Outcome
     reason: Reason | None = None

@@ -9,6 +9,8 @@
 A task whose worker died is offered again at once. Deaths are counted apart from failures, with a higher limit: workers
 die when they are restarted, which says nothing against a task, but one that kills every worker must end too (INV-10).
 
+An offer that cannot be sent has failed: no worker will ever claim it.
+
 A record belongs to a task id, which names the exact input: when the source changes, the next task starts afresh.
 """
 
@@ -119,6 +121,15 @@ def offer(
         worker=offered_by,
         not_before_ms=0,
     )
+
+
+def refuse(record: Record, *, error: str, now_ms: int, policy: Policy) -> Record:
+    """The record of an offer that cannot be sent: this try of it has failed before anyone could be told."""
+    if record.progress is not Progress.OFFERED:
+        return record
+    failed = fail(record, task_id=record.task_id, error=error, now_ms=now_ms, policy=policy)
+    assert failed is not None, f"{record} is not quarantined"
+    return failed
 
 
 def _quarantined(record: Record, *, deaths: int, now_ms: int) -> Record:

@@ -21,6 +21,8 @@ class Offer:
     start_ms: int
     task_id: str
     lane: str
+    trouble: str = ""
+    """Why it cannot be sent: then it fails in the write that records it, so that no offer is left without a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class _Offering:
             record = records.get(o.start_ms)
             if record is not None and record == self._answers.get(o.start_ms):
                 continue  # our own offer of an earlier try, whose answer was lost
-            self._answers[o.start_ms] = dispatch.offer(
+            answer = dispatch.offer(
                 record,
                 task_id=o.task_id,
                 lane=o.lane,
@@ -77,6 +79,9 @@ class _Offering:
                 policy=self.policy,
                 offered_by=self.offered_by,
             )
+            if o.trouble and isinstance(answer, Record):
+                answer = dispatch.refuse(answer, error=o.trouble, now_ms=now_ms, policy=self.policy)
+            self._answers[o.start_ms] = answer
         return {**records, **{s: r for s, r in self._answers.items() if isinstance(r, Record)}}
 
     def answered(self, *, is_dropped: bool) -> dict[int, Record | Refusal]:
@@ -123,6 +128,7 @@ class Dispatch:
         offered_by: str = "",
     ) -> list[Offered]:
         """Record that these tasks are given out: those whose record is now OFFERED are to be sent, no other.
+        Those that cannot be sent are recorded as failed.
 
         One write for each shard of each view, all under way together, and what becomes of one concerns no other.
         """
