@@ -92,8 +92,8 @@ class Scheduler:
         self.watch.forget_all_but(self.eyes.views)
         for name, view in list(self.eyes.views.items()):
             by_lane: dict[Lane, list[Wanted]] = {lane: [] for lane in Lane}
+            self._settle(view)
             try:
-                self._settle(view)
                 self._tidy(view)
                 for want in self._wanted(view, free, alive):
                     by_lane[want.lane].append(want)
@@ -179,6 +179,13 @@ class Scheduler:
         self.ledger.dispatch.finish_all(view.header, done)
 
     def _settle(self, view: SeenView) -> None:
+        """Settle what can be, which saves tasks. Whatever is wrong with that, no task waits for it (INV-14)."""
+        try:
+            self._settle_runs(view)
+        except (InvalidInput, BudgetExhausted) as error:
+            log.warning("runs_not_settled", view=view.header.definition.name, error=str(error))
+
+    def _settle_runs(self, view: SeenView) -> None:
         """Long stretches without a source need no tasks: they become VALID-empty as they are."""
         header, name = view.header, view.header.definition.name
         table = self.eyes.tables.get(header.definition.table)
@@ -188,11 +195,9 @@ class Scheduler:
         beside = view.stale_beside_runs(STALE_BESIDE_MIN)
         if cutoff_ms is None or not self._may_settle(view, table, beside, cutoff_ms):
             return
-        try:
-            settled = self.ledger.views.settle(name, header.incarnation, end_ms=cutoff_ms, beside=beside)
-        except BudgetExhausted as error:
-            log.warning("runs_not_settled", view=name, error=str(error))  # the next cycle tries again
-            return
+        settled = self.ledger.views.settle(name, header.incarnation, end_ms=cutoff_ms, beside=beside)
+        for error in settled.given_up:
+            log.warning("runs_not_settled", view=name, error=error)
         if settled.empty or settled.opened:
             log.info("runs_settled", view=name, empty_buckets=settled.empty, shards_to_build=settled.opened)
             self.eyes.look_at(name, settled.shards)

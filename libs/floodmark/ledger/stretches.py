@@ -10,10 +10,15 @@ Settling is one decision, however long the stretch. Its write checks the header 
 sets, so no slice has to be checked: that the stretch has no source holds at that instant (INV-4). A registration in
 between costs another try. What has to be done for whole shards at once is done here; a single bucket that leaves its
 run does so wherever it is written, by `Look.set_shards`.
+
+A settlement is one write if that fits, and is halved if not (`halving`): shards beside a stretch that are full of files
+may take a write each. Every one of these writes decides anew and makes all checks of a whole settlement, so it does not
+matter which of them happen.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 from floodmark.core import watermark
 from floodmark.core.buckets import BUCKETS_PER_SHARD, BucketGrid, Cause, Entry, Mark, Shard, State, synthesized
@@ -22,16 +27,17 @@ from floodmark.core.runs import Run, Runs, empty_entry, stale, touched_shards, w
 from floodmark.core.tables import ViewHeader
 from floodmark.ledger import paths
 from floodmark.ledger.engine import Budgets, Done, Engine, Write
+from floodmark.ledger.halving import halved
 from floodmark.ledger.registry import Registry, Snapshot
-from floodmark.ledger.store import Check, Op
-from floodmark.ledger.viewnodes import Look, Memory, SeenHeader, Walk
+from floodmark.ledger.store import Check, Op, TooLarge
+from floodmark.ledger.viewnodes import Look, Memory, Presence, SeenHeader, Walk
 
 SHARDS_ONE_BY_ONE_MAX = 8
 """Marks that touch no more shards than this are made shard by shard, in a run or not."""
 STRETCHES_AT_ONCE_MAX = 32
-"""So many are settled in one write, with the buckets without a source in the shards on both sides of each."""
+"""So many are settled at once, with the buckets without a source in the shards on both sides of each."""
 SHARDS_OPENED_MAX = 16
-"""So many shards of STALE runs get nodes in one write: their buckets have to be built, which takes a while."""
+"""So many shards of STALE runs get nodes at once: their buckets have to be built, which takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class Settled:
     opened: int = 0
     shards: tuple[int, ...] = ()
     """The shards whose nodes were written."""
+    given_up: tuple[str, ...] = ()
+    """What does not fit into a write by itself, as the errors say. The buckets are built one by one."""
 
 
 class Stretches:
@@ -116,36 +124,88 @@ class Stretches:
         `beside` are more shards, which have nodes, whose buckets are looked at. Those beside new runs are anyway.
         Lenient: what cannot be settled now can be later, and the buckets can be built one by one.
         """
-        settled = Settled()
+        survey = _Survey()
 
-        def attempt() -> Done[None] | Write[None]:
-            nonlocal settled
-            settled = Settled()
-            look = Look(self._engine.store, self._memory, view, trusting=False)
-            header = look.active(incarnation)
-            if header is None or header.coverage_start_ms is None:
-                return Done(None)
-            presence = look.presence()
-            snapshot = self._registry.snapshot(header.definition.table)
-            entry = empty_entry(header.definition.hash, self._engine.clock.now_ms())
-            beside_ = presence.numbers.intersection(beside)
-            plan = _Planner(header, look, presence.shards, snapshot, entry, end_ms).plan(beside_)
+        def whole(planner: _Planner) -> _Survey:
+            nonlocal survey
+            survey = planner.survey(beside)
+            return survey
+
+        def write(pieces: Sequence[_Piece]) -> Settled:
+            return self._settle(view, incarnation, end_ms, lambda planner: planner.part(survey, pieces))
+
+        def alone(piece: _Piece, error: TooLarge) -> Settled:
+            """A stretch of a STALE run gets nodes instead: its buckets are built only once they have them."""
+            owed = _common(survey.owed, IntervalSet((piece.shards,))) if piece.kind is _Kind.STRETCH else ()
+            shards = [_Piece.of(_Kind.OPENED, number) for number in _first_of(owed)]
+            return _together(halved(shards, write, alone=_given_up)) if shards else _given_up(piece, error)
+
+        try:
+            return self._settle(view, incarnation, end_ms, whole)
+        except TooLarge:
+            return _together(halved(survey.pieces, write, alone=alone))
+
+    def _settle(self, view: str, incarnation: str, end_ms: int, choose: Callable[["_Planner"], "_Survey"]) -> Settled:
+        """Settle what is chosen, in one write."""
+        forget = self._memory.forget
+
+        def attempt() -> Done[Settled] | Write[Settled]:
+            planner = self._planner(view, incarnation, end_ms)
+            if planner is None:
+                return Done(Settled())
+            plan = planner.plan(choose(planner))
             settled = Settled(plan.empty, plan.opened, tuple(plan.written))
             if settled == Settled():
-                return Done(None)
-            ops: list[Op] = [
-                look.check_fence(),
-                Check(paths.table(header.definition.table), snapshot.header_node_version),
-                presence.check,
-            ]
-            return Write([*ops, *_settling(look, header, plan)], None)
+                return Done(settled)
+            return Write(planner.operations(plan), settled, on_committed=lambda _: forget(view))
 
-        forget = self._memory.forget
         name = f"settle runs of {view}"
-        self._engine.run(name, self._budgets.revert, attempt, forget=lambda: forget(view))
-        if settled != Settled():
-            forget(view)
-        return settled
+        return self._engine.run(name, self._budgets.revert, attempt, forget=lambda: forget(view)).result
+
+    def _planner(self, view: str, incarnation: str, end_ms: int) -> "_Planner | None":
+        look = Look(self._engine.store, self._memory, view, trusting=False)
+        header = look.active(incarnation)
+        if header is None or header.coverage_start_ms is None:
+            return None
+        presence = look.presence()
+        snapshot = self._registry.snapshot(header.definition.table)
+        entry = empty_entry(header.definition.hash, self._engine.clock.now_ms())
+        return _Planner(header, look, presence, snapshot, entry, end_ms)
+
+
+class _Kind(Enum):
+    STRETCH = auto()
+    """Shards without a source, VACANT or of a STALE run, that become a VALID-empty run."""
+    OPENED = auto()
+    """A shard of a STALE run that gets a node."""
+    BESIDE = auto()
+    """A shard in no run, whose buckets without a source become VALID-empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What of a settlement is never cut."""
+
+    kind: _Kind
+    shards: Interval
+
+    @classmethod
+    def of(cls, kind: _Kind, number: int) -> "_Piece":
+        return cls(kind, Interval(number, number + 1))
+
+
+def _given_up(_piece: _Piece, error: TooLarge) -> Settled:
+    return Settled(given_up=(str(error),))
+
+
+def _together(parts: Iterable[Settled]) -> Settled:
+    done = list(parts)
+    return Settled(
+        sum(part.empty for part in done),
+        sum(part.opened for part in done),
+        tuple(number for part in done for number in part.shards),
+        tuple(error for part in done for error in part.given_up),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,31 +219,48 @@ class _Plan:
 
 
 class _Sources:
-    """Where there is data near some shards."""
+    """Where there is data in some shards."""
 
-    def __init__(self, snapshot: Snapshot, near: IntervalSet, grid: BucketGrid) -> None:
+    def __init__(self, snapshot: Snapshot, shards: IntervalSet, grid: BucketGrid) -> None:
         span_ms = grid.shard_start(1)
-        times = IntervalSet(tuple(Interval(i.start_ms * span_ms, i.end_ms * span_ms) for i in near))
+        times = IntervalSet(tuple(Interval(i.start_ms * span_ms, i.end_ms * span_ms) for i in shards))
         found = [s.interval for s in snapshot.by_name.values() if s.interval is None or times.overlaps(s.interval)]
         self._grid = grid
+        self._version = snapshot.header_node_version
+        self._shards = shards
         self.everywhere = None in found
         """A segment without times may have rows anywhere."""
         self._listed = IntervalSet.of(interval for interval in found if interval is not None)
 
-    def shards(self, near: IntervalSet) -> IntervalSet:
-        return near if self.everywhere else touched_shards(self._listed, self._grid)
+    def of(self, snapshot: Snapshot) -> "_Sources":
+        """The same as of this snapshot. Going through all segments takes a while, so only when they changed."""
+        return self if snapshot.header_node_version == self._version else _Sources(snapshot, self._shards, self._grid)
+
+    def occupied(self, shards: IntervalSet) -> IntervalSet:
+        return shards if self.everywhere else touched_shards(self._listed, self._grid)
 
     def lie_in(self, start_ms: int) -> bool:
         return self.everywhere or self._listed.overlaps(self._grid.window(start_ms))
 
 
 @dataclass(frozen=True, slots=True)
+class _Survey:
+    """What may be settled at once. Stretches come first: they need few bytes, and shards beside them may need many."""
+
+    pieces: Sequence[_Piece] = ()
+    owed: IntervalSet = field(default_factory=IntervalSet)
+    """The shards of STALE runs."""
+    sources: _Sources | None = None
+    """Where there is data in any of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Planner:
-    """Decides what to settle, by what is registered in this snapshot."""
+    """Decides what to settle, by what one attempt sees of the view and of what is registered."""
 
     header: ViewHeader
     look: Look
-    present: IntervalSet
+    presence: Presence
     snapshot: Snapshot
     entry: Entry
     """What becomes of a bucket without a source."""
@@ -202,23 +279,63 @@ class _Planner:
         end_ms = start_ms if last_ms is None else min(self.end_ms, last_ms + 1)
         return Interval(start_ms, max(start_ms + 1, self.header.definition.grid.start_of(end_ms)))
 
-    def plan(self, beside: Iterable[int]) -> _Plan:
-        grid, runs, asked = self.header.definition.grid, self.look.runs, sorted(beside)[:STRETCHES_AT_ONCE_MAX]
-        owed = IntervalSet.of(Interval(r.first, r.end) for r in runs if r.entry.state is State.STALE)
-        owed = owed.without(self.present)
-        vacant = whole_shards(self.span, grid).without(self.present).without(runs.shards)
-        wanted = vacant.union(owed)
+    @property
+    def _owed(self) -> IntervalSet:
+        owed = IntervalSet.of(Interval(r.first, r.end) for r in self.look.runs if r.entry.state is State.STALE)
+        return owed.without(self.presence.shards)
+
+    @property
+    def _wanted(self) -> IntervalSet:
+        """The shards that become VALID-empty as a whole, unless they have a source."""
+        vacant = whole_shards(self.span, self.header.definition.grid)
+        return vacant.without(self.presence.shards).without(self.look.runs.shards).union(self._owed)
+
+    def survey(self, beside: Collection[int]) -> _Survey:
+        owed, wanted = self._owed, self._wanted
+        asked = sorted(self.presence.numbers.intersection(beside))[:STRETCHES_AT_ONCE_MAX]
         near = wanted.union(Interval(number, number + 1) for number in asked)
-        sources = _Sources(self.snapshot, IntervalSet.of(Interval(i.start_ms - 1, i.end_ms + 1) for i in near), grid)
-        occupied = sources.shards(wanted)
-        empty = IntervalSet(wanted.without(occupied).intervals[:STRETCHES_AT_ONCE_MAX])
-        opened = [n for part in _common(owed, occupied) for n in _first(part, SHARDS_OPENED_MAX)][:SHARDS_OPENED_MAX]
-        runs = runs.put(Run(part.start_ms, part.end_ms, self.entry) for part in empty)
-        runs = runs.without(IntervalSet.of(Interval(n, n + 1) for n in opened))
+        near = IntervalSet.of(Interval(i.start_ms - 1, i.end_ms + 1) for i in near)
+        sources = _Sources(self.snapshot, near, self.header.definition.grid)
+        occupied = sources.occupied(wanted)
+        empty = wanted.without(occupied).intervals[:STRETCHES_AT_ONCE_MAX]
+        opened = _first_of(_common(owed, occupied))
+        runs = self._settled_runs(empty, opened)
         around = {n for part in empty for n in (part.start_ms - 1, part.end_ms) if runs.at(n) is None}
-        written, count = self._written(set(opened), {*around, *asked}, sources)
+        pieces = [
+            *(_Piece(_Kind.STRETCH, part) for part in empty),
+            *(_Piece.of(_Kind.OPENED, number) for number in opened),
+            *(_Piece.of(_Kind.BESIDE, number) for number in sorted({*around, *asked}.difference(opened))),
+        ]
+        return _Survey(pieces, owed, sources)
+
+    def part(self, survey: _Survey, pieces: Sequence[_Piece]) -> _Survey:
+        """Some pieces of an earlier survey, with the sources that they have now."""
+        assert survey.sources is not None
+        return _Survey(pieces, survey.owed, survey.sources.of(self.snapshot))
+
+    def plan(self, survey: _Survey) -> _Plan:
+        """What to write. SUBTLE: a survey may be older than this attempt, so each piece is looked at again."""
+        sources = survey.sources
+        assert sources is not None
+        asked = {kind: IntervalSet.of(p.shards for p in survey.pieces if p.kind is kind) for kind in _Kind}
+        empty = IntervalSet.of(_common(self._wanted, asked[_Kind.STRETCH]))
+        empty = empty.without(sources.occupied(empty))
+        opened = {n for part in _common(self._owed, asked[_Kind.OPENED]) for n in range(part.start_ms, part.end_ms)}
+        runs = self._settled_runs(empty, opened)
+        listed = (n for part in asked[_Kind.BESIDE] for n in range(part.start_ms, part.end_ms))
+        beside = {n for n in listed if n in self.presence.numbers or runs.at(n) is None}
+        written, count = self._written(opened, beside, sources)
         count += sum(part.end_ms - part.start_ms for part in empty) * BUCKETS_PER_SHARD
         return _Plan(runs, count, len(opened), written, self._data_end_ms)
+
+    def operations(self, plan: _Plan) -> list[Op]:
+        table = self.header.definition.table
+        checks = [self.look.check_fence(), Check(paths.table(table), self.snapshot.header_node_version)]
+        return [*checks, *_settling(self.look, self.header, plan, self.presence)]
+
+    def _settled_runs(self, empty: Iterable[Interval], opened: Iterable[int]) -> Runs:
+        runs = self.look.runs.put(Run(part.start_ms, part.end_ms, self.entry) for part in empty)
+        return runs.without(IntervalSet.of(Interval(n, n + 1) for n in opened))
 
     def _written(self, opened: set[int], beside: set[int], sources: _Sources) -> tuple[dict[int, Shard], int]:
         """The shards to write, and how many of their buckets are found to have no source."""
@@ -241,15 +358,22 @@ def _may_be_emptied(entry: Entry | None) -> bool:
     return entry is None or (entry.state is State.STALE and not entry.files)
 
 
-def _settling(look: Look, header: ViewHeader, plan: _Plan) -> list[Op]:
-    """The writes of a settlement: the runs, the shards that leave them, and the watermark, which it may let pass."""
+def _settling(look: Look, header: ViewHeader, plan: _Plan, presence: Presence) -> list[Op]:
+    """The writes of a settlement: the runs, the shards that leave them, and the watermark, which it may let pass.
+
+    One that leaves the runs as they are does not write them: they may be large, and others wait for their version.
+    """
     grid, stands_ms = header.definition.grid, header.watermark_ms
     assert stands_ms is not None
     walk = Walk(look, grid, plan.written, plan.runs)
     reached_ms = watermark.advanced(stands_ms, grid, walk.entry_at, walk.stretch_end)
     reached_ms = max(stands_ms, min(reached_ms, grid.start_of(plan.data_end_ms)))
     moved = reached_ms > stands_ms
-    ops = look.settle(plan.runs, plan.written, checked=walk.visited if moved else ())
+    checked = walk.visited if moved else ()
+    if plan.runs == look.runs:
+        ops = look.set_shards(plan.written, checked=checked, relying_on_runs=walk.through_runs)
+    else:
+        ops = [presence.check, *look.settle(plan.runs, plan.written, checked=checked)]
     # Even when it does not move: what stands after the stretch may be next in line, as in `depends_on_header`.
     return [*ops, look.set_header(replace(header, watermark_ms=reached_ms)) if moved else look.check_header()]
 
@@ -259,8 +383,10 @@ def _common(one: IntervalSet, other: IntervalSet) -> Iterator[Interval]:
         yield from other.clip(interval)
 
 
-def _first(part: Interval, most: int) -> range:
-    return range(part.start_ms, min(part.end_ms, part.start_ms + most))
+def _first_of(parts: Iterable[Interval]) -> list[int]:
+    """The shards that get nodes at once."""
+    most = SHARDS_OPENED_MAX
+    return [n for part in parts for n in range(part.start_ms, min(part.end_ms, part.start_ms + most))][:most]
 
 
 def _wholly_marked(ranges: IntervalSet, grid: BucketGrid) -> IntervalSet:
