@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.catalog.definitions import (
+    SLICES_PER_BUCKET_MAX,
     TableRequest,
     ViewRequest,
     alter_table,
@@ -21,10 +22,16 @@ from floodmark.catalog.definitions import (
 from floodmark.catalog.documents import fields_of, table_request, view_request
 from floodmark.catalog.durations import format_duration, parse_duration_ms
 from floodmark.catalog.status import view_standing
+from floodmark.contracts.fields import SLICES_MAX
+from floodmark.core.bounds import BUCKET_MAX_MS, TIME_MIN_MS
 from floodmark.core.dispatch import Policy
 from floodmark.core.errors import InvalidInput
+from floodmark.core.intervals import Interval
+from floodmark.core.segments import SliceGrid
+from floodmark.ledger import paths
 from floodmark.ledger.dispatch import Offer
 from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.store import LIMITS, Check, check_sizes
 from tests.support.ledger_kit import HOUR_MS, Kit, segment
 from tests.support.memory_store import MemoryStore
 from tests.support.pipeline import SCHEMA, write_parquet
@@ -107,6 +114,7 @@ def test_defining_the_same_table_again_changes_nothing(ledger: Ledger, tmp_path:
             "column-type: table 'rides' has column 'h' as halffloat, which Spark cannot read; list the others",
         ),
         ({"slice_span": "1w"}, "duration: slice span '1w' must be a whole number and one of ms, s, m, h, d"),
+        ({"slice_span": "59s"}, "slice-span: table 'rides' has a slice_span of 59s, it must be at least 1m"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused_with_the_rule(ledger: Ledger, changed: dict[str, Any], told: str) -> None:
@@ -133,6 +141,30 @@ def test_a_view_that_cannot_be_is_refused_with_the_rule(ledger: Ledger, changed:
         create_view(ledger, replace(VIEW, **changed))
     assert str(refused.value).startswith(told)
     assert list(ledger.views.names()) == []
+
+
+def test_a_view_whose_buckets_would_be_too_many_slices_wide_is_refused_with_both_widths(ledger: Ledger) -> None:
+    """Its tasks name every slice of their source, and its commits check them all in one write."""
+    create_table(ledger, replace(TABLE, slice_span="1m"))
+    with pytest.raises(InvalidInput) as refused:
+        create_view(ledger, replace(VIEW, bucket="7d"))
+    assert str(refused.value) == (
+        "bucket: view 'hourly' has buckets of 7d, but a bucket may be at most 1,000 slices of its table wide, which is "
+        "1000m with the slice_span of 1m that table 'rides' has; use smaller buckets, or a table with a larger "
+        "slice_span"
+    )
+    assert list(ledger.views.names()) == []
+    create_view(ledger, replace(VIEW, bucket="1000m"))
+
+
+@pytest.mark.parametrize("slice_span", ["1m", "1d"])
+def test_the_slices_of_the_widest_bucket_fit_into_a_task_and_into_a_commit(slice_span: str) -> None:
+    """However long their paths are, and also where it begins amid a slice; most of the write is left for entries."""
+    span_ms = parse_duration_ms(slice_span, what="slice span")
+    widest_ms, grid = min(BUCKET_MAX_MS, SLICES_PER_BUCKET_MAX * span_ms), SliceGrid(span_ms, generation=10**9)
+    keys = grid.keys_for_window(Interval(TIME_MIN_MS + 1, TIME_MIN_MS + 1 + widest_ms))
+    assert len(keys) <= SLICES_MAX
+    check_sizes([Check(paths.slice_("t" * 63, key), 2**31 - 1) for key in keys], replace(LIMITS, write_bytes=250_000))
 
 
 TABLE = TableRequest("rides", "/lake/rides", "event_time")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from floodmark.catalog.durations import parse_duration_ms
+from floodmark.catalog.durations import format_duration, parse_duration_ms
 from floodmark.catalog.table_columns import table_columns
+from floodmark.core.bounds import BUCKET_MAX_MS
 from floodmark.core.column_types import TIME_UNITS
 from floodmark.core.errors import InvalidInput
 from floodmark.core.names import checked_name
@@ -26,7 +27,10 @@ from floodmark.sql.definition import analyze, canonical
 
 TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None, RETENTION: None, TIME_UNIT: tuple(TIME_UNITS)}
 ALTERABLE = {"scan", "glob"}
-BUCKET_MAX_MS = 366 * 86_400_000
+SLICE_SPAN_MIN_MS = 60_000
+SLICES_PER_BUCKET_MAX = 1_000
+"""A bucket's task names every slice of its source, its entry keeps them, and its commit checks them all in one write.
+So many take less than a quarter of what a write may have."""
 Definition = TableDefinition | ViewDefinition
 
 
@@ -70,13 +74,22 @@ def table_definition(ledger: Ledger, request: TableRequest) -> TableDefinition:
         name=request.name,
         location=request.location,
         time_column=request.time_column,
-        slice_span_ms=parse_duration_ms(request.slice_span, what="slice span"),
+        slice_span_ms=_slice_span_ms(request),
         columns=columns,
         properties=dict(request.properties),
     )
     retention_ms(definition)
     _check_apart(ledger, definition)
     return definition
+
+
+def _slice_span_ms(request: TableRequest) -> int:
+    span_ms = parse_duration_ms(request.slice_span, what="slice span")
+    if span_ms < SLICE_SPAN_MIN_MS:
+        raise InvalidInput(
+            "slice-span", f"table {request.name!r} has a slice_span of {request.slice_span}, it must be at least 1m"
+        )
+    return span_ms
 
 
 def alter_table(ledger: Ledger, name: str, changes: Mapping[str, str | None]) -> TableHeader:
@@ -132,6 +145,7 @@ def view_definition(request: ViewRequest, table: TableDefinition) -> ViewDefinit
     bucket_ms = parse_duration_ms(request.bucket, what="bucket")
     if bucket_ms > BUCKET_MAX_MS:
         raise InvalidInput("bucket", f"view {request.name!r} has buckets of {request.bucket}, at most 366d are allowed")
+    _check_slices_per_bucket(request, bucket_ms, table)
     if request.coverage not in set(CoverageMode):
         known = ", ".join(CoverageMode)
         raise InvalidInput(
@@ -152,6 +166,18 @@ def view_definition(request: ViewRequest, table: TableDefinition) -> ViewDefinit
         coverage=CoverageMode(request.coverage),
         properties=dict(request.properties),
     )
+
+
+def _check_slices_per_bucket(request: ViewRequest, bucket_ms: int, table: TableDefinition) -> None:
+    widest_ms = SLICES_PER_BUCKET_MAX * table.slice_span_ms
+    if bucket_ms > widest_ms:
+        raise InvalidInput(
+            "bucket",
+            f"view {request.name!r} has buckets of {request.bucket}, but a bucket may be at most "
+            f"{SLICES_PER_BUCKET_MAX:,} slices of its table wide, which is {format_duration(widest_ms)} with "
+            f"the slice_span of {format_duration(table.slice_span_ms)} that table {table.name!r} has; "
+            "use smaller buckets, or a table with a larger slice_span",
+        )
 
 
 def _check_location(location: str, *, of: str) -> None:
