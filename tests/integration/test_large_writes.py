@@ -214,11 +214,11 @@ def written_before_there_were_parts(store: Store, key: str, listed: Sequence[Seg
     assert isinstance(store.commit([op]), Committed)
 
 
-def full_days(store: Store, days: int, *, also_in_all: Sequence[Segment] = ()) -> list[Segment]:
+def full_days(store: Store, days: int, *, also_in_all: Sequence[Segment] = (), a_day: int = 5_000) -> list[Segment]:
     """A table as it was when its slices were full: 5,000 segments a day in one node of about half a megabyte each."""
     listed: list[Segment] = list(also_in_all)
     for day in range(days):
-        own = [segment(name, day * DAY, day * DAY + 1) for name in names_of(f"d{day}", 5_000, 60)]
+        own = [segment(name, day * DAY, day * DAY + 1) for name in names_of(f"d{day}", a_day, 60)]
         written_before_there_were_parts(store, str(day * DAY * HOUR_MS), [*own, *also_in_all], version=1)
         listed += own
     node = store.read(paths.table("rides"))
@@ -251,6 +251,23 @@ def test_slices_that_were_full_before_there_were_parts_take_further_segments(sto
     assert fresh.header("rides").segment_count == 40_001
     assert sum(len(event.changes) for event in fresh.outbox("rides")) == 3, "cutting is no change of a segment"
     assert kit.source_differs() == [0], "the bucket that was built before is seen to be another one now"
+
+
+@pytest.mark.scenario("I9")
+def test_what_was_listed_before_there_were_parts_is_retired_when_its_time_comes(store: Store) -> None:
+    """The slices of a single segment are four times what a write may be: they are cut first, as by any other change."""
+    kit = Kit(store)
+    kit.ledger.registry.create_table(replace(TABLE, properties={RETENTION: "1d"}))
+    in_all = [segment(name, 0, 8 * DAY) for name in names_of("s", 5_000, 60)]
+    listed = full_days(store, 8, also_in_all=in_all, a_day=0)
+    gone: set[str] = set()
+    for _ in range(2):
+        retired = kit.ledger.retention.retire("rides", before_ms=9 * DAY * HOUR_MS, batch_max=500)
+        assert retired is not None
+        gone |= {change.name for change in retired.changes}
+    assert len(gone) > 100, "once the slices are cut, many go at once"
+    assert kit.ledger.registry.snapshot("rides").by_name.keys() == {s.name for s in listed} - gone
+    assert kit.ledger.retention.condemned_paths("rides") == {f"{name}.parquet" for name in gone}
 
 
 @pytest.mark.scenario("I9")

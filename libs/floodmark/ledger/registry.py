@@ -197,7 +197,7 @@ class Registry:
             return self._engine.run(name, self._budgets.critical, lambda: self._attempt(table, chunk))
 
         def alone(command: Command, error: TooLarge) -> Outcome[Registered]:
-            if not self._split_oversized(table, command):
+            if not self.split_oversized(table, command):
                 raise error
             return write([command])
 
@@ -227,7 +227,7 @@ class Registry:
         decided = replace(snapshot, header=replace(snapshot.header, definition=definition))
         return self._write(table, decided, planned, chunk)
 
-    def _split_oversized(self, table: str, command: Command) -> bool:
+    def split_oversized(self, table: str, command: Command) -> bool:
         """Cut the slices that a command touches and that were full before there were parts, each in its own write.
 
         Together they may be more than one write holds. Nothing that is registered changes, so there is no event, but

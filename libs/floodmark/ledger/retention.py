@@ -11,13 +11,14 @@ from dataclasses import replace
 
 from floodmark.core.garbage import past_retention
 from floodmark.core.ports import new_id
+from floodmark.core.registry import Remove
 from floodmark.core.segments import Segment
 from floodmark.ledger import condemned, paths
 from floodmark.ledger.condemned import Condemnation, CondemnedFile, read_condemned
 from floodmark.ledger.engine import Budgets, Done, Engine, Write
 from floodmark.ledger.halving import halved
 from floodmark.ledger.registry import Registered, Registry, Snapshot
-from floodmark.ledger.store import Create, Delete, Op, Set
+from floodmark.ledger.store import Create, Delete, Op, Set, TooLarge
 
 
 class Retention:
@@ -32,8 +33,23 @@ class Retention:
 
         `generation` is that of the table whose retention this is: one of the same name may have come since.
         """
-        writes = halved(range(batch_max), lambda part: self._retire(table, before_ms, len(part), generation))
+
+        def alone(_: int, error: TooLarge) -> Registered | None:
+            if not self._split_oldest(table, before_ms, generation):
+                raise error
+            return self._retire(table, before_ms, 1, generation)
+
+        writes = halved(
+            range(batch_max), lambda part: self._retire(table, before_ms, len(part), generation), alone=alone
+        )
         return next(writes)  # the rest is left to the next call
+
+    def _split_oldest(self, table: str, before_ms: int, generation: int) -> bool:
+        """Cut the slices of the next segment to go that were full before there were parts."""
+        snapshot = self._registry.snapshot(table)
+        due = past_retention(snapshot.by_name.values(), before_ms=before_ms)
+        is_same = snapshot.header.definition.generation == generation
+        return bool(due) and is_same and self._registry.split_oversized(table, Remove(due[0].name))
 
     def _retire(self, table: str, before_ms: int, batch_max: int, generation: int) -> Registered | None:
         sent: list[Registered] = []
