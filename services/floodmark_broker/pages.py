@@ -31,7 +31,6 @@ ANNOUNCED_MAX = 1_000
 _NOT_FOUND = {"unknown-table", "unknown-view", "unknown-name", "unknown-query"}
 _IN_THE_WAY = {"table-exists", "view-exists", "query-id"}
 _STOPPED = {"time-max": 408, "stopping": 503}
-_JSON_ONLY = "send the body as Content-Type: application/json"
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
@@ -189,23 +188,9 @@ def _segment(segment: Segment) -> dict[str, Any]:
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 
-def _json(request: Request) -> bytes:
-    # A page in a browser may post forms and plain text anywhere. JSON it may post only where it is welcome.
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise _Unacceptable(415, "content-type", _JSON_ONLY)
-    return request.body
-
-
-class _Unacceptable(Exception):
-    def __init__(self, status: int, rule: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.rule = status, rule
-
-
 def _body(model: type[Body], request: Request) -> Body:
     try:
-        return model.model_validate_json(_json(request))
+        return model.model_validate_json(request.body)
     except ValidationError as error:
         raise InvalidInput("schema", complaints(error)) from error
 
@@ -215,7 +200,7 @@ _ITEMS: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
 
 def _announced(table: str, request: Request) -> list[SegmentAnnounced]:
     try:
-        raw = json.loads(_json(request))
+        raw = json.loads(request.body)
         items = _ITEMS.validate_python(raw if isinstance(raw, list) else [raw])
         if not 1 <= len(items) <= ANNOUNCED_MAX:
             raise InvalidInput("too-many", f"the body has {len(items)} announcements, 1 to {ANNOUNCED_MAX} go")
@@ -253,8 +238,6 @@ def _refusal(status: int, rule: str, reason: str, headers: dict[str, str] | None
 def _told(error: Exception) -> Answer:
     """What the client may do next: correct the request, come back later, or report a bug of ours."""
     match error:
-        case _Unacceptable():
-            return _refusal(error.status, error.rule, str(error))
         case InvalidInput():
             status = 404 if error.rule in _NOT_FOUND else 409 if error.rule in _IN_THE_WAY else 400
             return _refusal(status, error.rule, str(error).removeprefix(f"{error.rule}: "))

@@ -12,6 +12,7 @@ The first alone misses a file that was registered and forgotten in between; the 
 producer about the same files. What has been overtaken is tried again by whoever still has to: it is looked at again.
 """
 
+import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -32,6 +33,8 @@ from floodmark.parquet.lake import Lake, is_hidden
 log = structlog.get_logger()
 
 PRESENT = "file-present"
+FILE_NAME = "file-name"
+"""The rule of a name that somebody on the way to an answer cannot take."""
 Trouble = InvalidInput | Unavailable | OutcomeUnknown
 """Why a request was not carried out: refuse it, or try again."""
 
@@ -154,7 +157,7 @@ class Registrar:
             if request.action == "delete":
                 return _Look(path, None)
             assert path is not None, "the contract demands a path"
-            _check_visible(path)
+            _check_name(lake, path)
             content = inspect(
                 lake,
                 path,
@@ -217,10 +220,14 @@ class Registrar:
         return lake
 
 
-def _check_visible(path: str) -> None:
+def _check_name(lake: Lake, path: str) -> None:
+    """Whether Spark would see the file and could open it."""
     if is_hidden(path):
         why = "a name that begins with _ or . is hidden from Spark, so its rows would be missing; rename it"
         raise InvalidInput("hidden-name", f"{path}: {why}")
+    if lake.directory is not None and ":" in posixpath.basename(path):
+        # Hadoop takes the name of the checksum file beside it, `.10:30.parquet.crc`, for a URI.
+        raise InvalidInput(FILE_NAME, f"{path}: Spark cannot open a local file with a colon in its name; rename it")
 
 
 def _commands(

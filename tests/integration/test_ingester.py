@@ -458,7 +458,7 @@ def post(running: ServiceUnderTest, table: str, body: bytes, *, method: str = "P
         "127.0.0.1", running.await_event("http_port_opened")["port"], timeout=ANSWERED_WITHIN_S
     )
     try:
-        connection.request(method, f"/v1/tables/{table}/segments", body)
+        connection.request(method, f"/v1/tables/{table}/segments", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         text = answer.read()
         return answer.status, json.loads(text) if answer.headers["Content-Type"] == "application/json" else text

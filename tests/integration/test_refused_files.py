@@ -124,7 +124,8 @@ def test_an_ingester_that_others_can_reach_registers_for_those_with_a_token_only
     def announce(action: str, **headers: str) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWERED_WITHIN_S)
         body = json.dumps({"action": action, "path": "a.parquet"})
-        connection.request("POST", f"/v1/tables/{table}/segments", body, headers)
+        sent = {"Content-Type": "application/json", **headers}
+        connection.request("POST", f"/v1/tables/{table}/segments", body, sent)
         status = connection.getresponse().status
         connection.close()
         return status

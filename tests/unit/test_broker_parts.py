@@ -110,10 +110,46 @@ def test_a_guarded_page_answers_those_who_may_and_does_nothing_for_others() -> N
         return Answer.text(200, "done")
 
     made = guarded(Access.of(read=[SecretStr(READER)], admin=[SecretStr(ADMIN)]), Role.ADMIN, page)
-    answers = [made(Request("POST", "/", headers={"authorization": f"Bearer {t}"})) for t in ("", READER, ADMIN)]
+    answers = [
+        made(Request("POST", "/", headers={"authorization": f"Bearer {t}", "content-type": "application/json"}))
+        for t in ("", READER, ADMIN)
+    ]
     assert [answer.status for answer in answers] == [401, 403, 200]
     assert answers[0].headers == {"WWW-Authenticate": "Bearer"}
     assert asked == [Role.ADMIN]
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "kind", "status"),
+    [
+        ("POST", b"{}", "application/json", 200),
+        ("POST", b"{}", "Application/JSON; charset=utf-8", 200),
+        ("POST", b"{}", "text/plain", 415),
+        ("POST", b"{}", "application/x-www-form-urlencoded", 415),
+        ("POST", b"{}", "", 415),
+        ("POST", b"", "text/plain", 415),
+        ("PUT", b"{}", "text/plain", 415),
+        ("DELETE", b"{}", "text/plain", 415),
+        ("DELETE", b"", "", 200),
+        ("GET", b"", "", 200),
+    ],
+)
+def test_a_body_that_any_page_of_a_browser_could_have_sent_is_not_taken(
+    method: str, body: bytes, kind: str, status: int
+) -> None:
+    """On loopback, where nobody is asked for a token. What is asked for is said."""
+    asked: list[Role] = []
+
+    def page(_: Request, role: Role) -> Answer:
+        asked.append(role)
+        return Answer.text(200, "done")
+
+    headers = {"host": "127.0.0.1", "content-type": kind}
+    answer = guarded(Access.of(), Role.ADMIN, page)(Request(method, "/", headers=headers, body=body))
+    assert (answer.status, len(asked)) == (status, 1 if status == 200 else 0)
+    if status == 415:
+        assert json.loads(answer.body)["rule"] == "content-type"
+        assert "send JSON with the header Content-Type: application/json" in json.loads(answer.body)["reason"]
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from structlog.testing import capture_logs
 
 from floodmark.core.errors import Unavailable
 from floodmark.service.health import START, Health
@@ -180,6 +181,19 @@ def sending(port: ServicePort, length: int, *headers: str) -> socket.socket:
     lines = ["POST /healthz HTTP/1.1", "Host: x", f"Content-Length: {length}", *headers, "", ""]
     client.sendall("\r\n".join(lines).encode())
     return client
+
+
+def test_a_page_that_raises_is_answered_with_500_and_logged(port: ServicePort) -> None:
+    """Not with a closed connection, after which nobody knows whether to try again."""
+
+    def page(_: Request) -> Answer:
+        raise ZeroDivisionError("a bug")
+
+    port.serve("GET", "/broken/{thing}", page)
+    with capture_logs() as logs:
+        status, text = get(port, "/broken/one")
+    assert (status, json.loads(text)["rule"]) == (500, "internal")
+    assert [(line["event"], line["page"]) for line in logs] == [("request_failed", "/broken/{thing}")]
 
 
 def test_a_client_that_sends_all_of_a_body_that_is_refused_reads_why(

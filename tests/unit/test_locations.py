@@ -81,3 +81,45 @@ def test_a_directory_in_place_of_the_file_is_trouble_and_not_gone(tmp_path: Path
     (tmp_path / "a" / "b").mkdir(parents=True)
     with pytest.raises(Unavailable, match=r"a in .* cannot be deleted"):
         Lake(str(tmp_path)).delete("a")
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://[x/y",
+        "file://[a/b",
+        "http://a\u2100b/x",
+        "/a\0b",
+        "file:///a%00b",
+        "s3://b\0/x",
+        "/\ud800",
+        "relative/path",
+    ],
+)
+def test_what_no_location_can_be_is_refused_by_its_rule(location: str) -> None:
+    """Wherever a location is read. Given a NUL, Arrow ends the process."""
+    for read in (place_of, Lake):
+        with pytest.raises(InvalidInput, match=r"^location: "):
+            read(location)
+
+
+@pytest.mark.parametrize("uri", ["http://[::1/a.parquet", "http://a\u2100b/x.parquet", "file://[/a.parquet"])
+@pytest.mark.parametrize("location", ["/lake", "file:///lake", "s3://bucket/lake?region=x"])
+def test_a_uri_that_cannot_be_read_lies_outside(location: str, uri: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^outside-location: "):
+        Lake(location).relative(uri)
+
+
+@pytest.mark.parametrize("name", ["part:1.parquet", "s3:x", "dir:1/a.parquet", "C:x", "a#b?.parquet", "50%.parquet"])
+def test_a_name_that_looks_like_a_uri_is_a_name(tmp_path: Path, name: str) -> None:
+    lake = Lake(str(tmp_path))
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"x")
+    (found,) = lake.files("*")
+    assert (found.path, lake.file(name), lake.files_at([name])) == (name, found, [found])
+    assert lake.has(name)
+    assert lake.open(name).read() == b"x"
+    assert lake.delete(name)
+    with lake.create(name) as sink:
+        sink.write(b"y")
+    assert lake.open(name).read() == b"y"

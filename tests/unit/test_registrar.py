@@ -289,6 +289,16 @@ def test_an_announced_file_that_spark_does_not_list_is_refused(desk: Desk, path:
 
 
 @pytest.mark.scenario("I4")
+@pytest.mark.parametrize("path", ["part:1", "2024-05-01T10:00", "d:1/10:00"])
+def test_a_local_file_with_a_colon_in_its_name_is_refused(desk: Desk, path: str) -> None:
+    """Spark cannot open it: registered, it would make every query fail. In a directory's name it does no harm."""
+    (desk.location / "d:1").mkdir()
+    desk.write(path, "d:1/a")
+    refused, fine = desk.ask(add(path), add("d:1/a"))
+    assert isinstance(refused, InvalidInput)
+    assert (refused.rule, fine, set(desk.names)) == ("file-name", None, {"d:1/a"})
+
+
 def test_a_file_announced_through_a_link_is_refused_and_told_its_own_name(desk: Desk) -> None:
     (desk.location / "day=1").mkdir()
     desk.write("day=1/a")

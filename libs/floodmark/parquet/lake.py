@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from urllib.parse import unquote, urlsplit
 
 from pyarrow import ArrowInvalid, NativeFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, SubTreeFileSystem
 
 from floodmark.core.errors import InvalidInput, Unavailable
+from floodmark.parquet.locations import LOCATION, Uri, check_location, is_name, uri_of
 
 LINK, OUTSIDE = "link", "outside-location"
 """Rules about names that lead elsewhere."""
@@ -37,12 +37,11 @@ class Lake:
 
     def __init__(self, location: str) -> None:
         self.location = location.rstrip("/") or "/"
-        if "://" not in location and not location.startswith("/"):
-            raise InvalidInput("location", f"location {location!r} must be an absolute path or a URI")
+        check_location(location)
         try:
             store, base = FileSystem.from_uri(location) if "://" in location else (LocalFileSystem(), location)
         except (ArrowInvalid, OSError, NotImplementedError) as error:
-            raise InvalidInput("location", f"location {location!r} cannot be opened: {error}") from error
+            raise InvalidInput(LOCATION, f"location {location!r} cannot be opened: {error}") from error
         self.directory = base if isinstance(store, LocalFileSystem) else None
         """Where it is when it is a local one."""
         self._files = SubTreeFileSystem(base, store)
@@ -51,19 +50,17 @@ class Lake:
         """The path below this location, or a refusal for one that lies or leads elsewhere."""
         below = self._below(path) if "://" in path else path
         parts = PurePosixPath(below).parts
-        if not parts or below.startswith("/") or ".." in parts or "\x00" in below or "\\" in below:
+        if not parts or below.startswith("/") or ".." in parts or "\\" in below or not is_name(below):
             raise self._outside(path)
         return posixpath.normpath(below)
 
     def _below(self, uri: str) -> str:
-        own = self.location if "://" in self.location else f"file://{self.location}"
-        mine, theirs = urlsplit(own), urlsplit(uri)
-        # Keys of an object store are written as they are; in a file URI a percent sign begins an escape.
-        path = unquote(theirs.path) if theirs.scheme == "file" else theirs.path
+        theirs = uri_of(uri, rule=OUTSIDE)
+        mine = uri_of(self.location, rule=LOCATION) if "://" in self.location else Uri("file", "", self.location)
         prefix = mine.path.rstrip("/") + "/"
-        if (mine.scheme, mine.netloc) != (theirs.scheme, theirs.netloc) or not path.startswith(prefix):
+        if (mine.scheme, mine.authority) != (theirs.scheme, theirs.authority) or not theirs.path.startswith(prefix):
             raise self._outside(uri)
-        return path.removeprefix(prefix)
+        return theirs.path.removeprefix(prefix)
 
     def _outside(self, path: str) -> InvalidInput:
         return InvalidInput(OUTSIDE, f"{path!r} does not lie below {self.location}")
@@ -93,7 +90,7 @@ class Lake:
     def file(self, path: str) -> LakeFile | None:
         """One file as it is now; None when there is none."""
         with self.reading(path):
-            info = self._files.get_file_info(self._inside(path))
+            info = self._files.get_file_info(_below_base(self._inside(path)))
         return _lake_file(info) if info.type is FileType.File else None
 
     def has(self, path: str) -> bool:
@@ -108,7 +105,7 @@ class Lake:
     def files_at(self, paths: Sequence[str]) -> list[LakeFile | None]:
         """These files as they are now, asked for in one go; None for each that is not there."""
         with self.reading(f"{len(paths)} files"):
-            found = self._files.get_file_info(self._all_inside(paths))
+            found = self._files.get_file_info([_below_base(path) for path in self._all_inside(paths)])
         return [_lake_file(info) if info.type is FileType.File else None for info in found]
 
     def uri(self, path: str) -> str:
@@ -121,15 +118,15 @@ class Lake:
 
     def open(self, path: str) -> NativeFile:
         with self.reading(path):
-            return self._files.open_input_file(self._inside(path))
+            return self._files.open_input_file(_below_base(self._inside(path)))
 
     def create(self, path: str) -> NativeFile:
         """A new file to be written, its directory made where the store has such a thing."""
         relative = self._inside(path)
         try:
             if self.directory is not None:
-                self._files.create_dir(posixpath.dirname(relative), recursive=True)
-            return self._files.open_output_stream(relative)
+                self._files.create_dir(_below_base(posixpath.dirname(relative)), recursive=True)
+            return self._files.open_output_stream(_below_base(relative))
         except OSError as error:
             raise Unavailable(f"{path} in {self.location} cannot be written: {error}") from error
 
@@ -137,7 +134,7 @@ class Lake:
         """Delete one file; False when there is none."""
         inside = self._inside(path)
         try:
-            self._files.delete_file(inside)
+            self._files.delete_file(_below_base(inside))
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -193,6 +190,11 @@ class Lake:
                 directories.add(directory)
             inside.append(relative)
         return inside
+
+
+def _below_base(relative: str) -> str:
+    """As Arrow takes it: without the slash, it takes `part:1.parquet` for a URI and raises what is no OSError."""
+    return f"/{relative}"
 
 
 def is_hidden(path: str) -> bool:

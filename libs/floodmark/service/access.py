@@ -2,6 +2,9 @@
 
 A token is never logged, kept as its hash, and compared in constant time with every token there is. A service that takes
 requests, and not only shows its pages, asks here who sends them.
+
+A page in a browser may post forms and plain text to any address, loopback too, in its user's name. JSON it may post
+only where it is welcome, and here it never is: so a body has to be JSON, and its header has to say so.
 """
 
 import hashlib
@@ -16,6 +19,8 @@ from pydantic import Field, SecretStr
 
 from floodmark.service.port import Answer, Page, Request
 
+_WITH_BODY = ("POST", "PUT", "PATCH")
+
 Token = Annotated[SecretStr, Field(min_length=16, max_length=1_024)]
 
 
@@ -27,7 +32,8 @@ class Role(IntEnum):
 
 
 class AccessRefused(Exception):
-    """The request is not to be answered. `status` is 401 when nobody is known, 403 when somebody may not."""
+    """The request is not to be answered. `status` is 401 when nobody is known, 403 when somebody may not, 415 when a
+    page in a browser could have sent it."""
 
     def __init__(self, status: int, rule: str, message: str) -> None:
         super().__init__(message)
@@ -72,6 +78,7 @@ def guarded(access: Access, needed: Role, page: Callable[[Request, Role], Answer
         try:
             role = access.role(request.headers)
             require(role, needed)
+            _check_kind(request)
             return page(request, role)
         except AccessRefused as error:
             challenge = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
@@ -101,6 +108,16 @@ def _check_host(host: str) -> None:
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     if not is_loopback(name):
         raise AccessRefused(403, "host", f"Host {host[:80]!r} is not this machine; use 127.0.0.1 or localhost")
+
+
+def _check_kind(request: Request) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if (request.body or request.method in _WITH_BODY) and kind != "application/json":
+        raise AccessRefused(
+            415,
+            "content-type",
+            f"the body came as {kind[:80] or 'nothing'}; send JSON with the header Content-Type: application/json",
+        )
 
 
 def _digest(token: str) -> bytes:

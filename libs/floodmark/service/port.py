@@ -8,15 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from floodmark.core.errors import Unavailable
 from floodmark.service.health import Health
+
+log = structlog.get_logger()
 
 BODY_BYTES_MAX = 1024 * 1024
 BACKLOG_MAX = 1_024
@@ -107,9 +110,7 @@ class ServicePort:
         for served, match in found:
             if served.method == wanted:
                 parameters = {name: unquote(value) for name, value in match.groupdict().items()}
-                return served.page(
-                    Request(request.method, request.path, parameters, request.headers, request.body, request.has_gone)
-                )
+                return _answered(served, replace(request, parameters=parameters))
         if found:
             methods = ", ".join(served.method for served, _ in found)
             return Answer.text(405, f"{request.path} takes {methods}", {"Allow": methods})
@@ -118,6 +119,15 @@ class ServicePort:
             return Answer.json(503, {"rule": "starting", "reason": starting})
         known = ", ".join(sorted(served.pattern for served in self._pages))
         return Answer.text(404, f"no such page; there are {known}")
+
+
+def _answered(served: _Served, request: Request) -> Answer:
+    """A page that raises has a bug. Its client is told so, rather than to wonder why the connection was closed."""
+    try:
+        return served.page(request)
+    except Exception:
+        log.exception("request_failed", method=request.method, page=served.pattern)
+        return Answer.json(500, {"rule": "internal", "reason": "this is a bug of the service; its log has the details"})
 
 
 class _Server(ThreadingHTTPServer):
