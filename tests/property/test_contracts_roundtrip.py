@@ -13,8 +13,10 @@ from floodmark.contracts.deadletter import refuse_record
 from floodmark.contracts.envelope import Envelope, decode, encode, originate
 from floodmark.contracts.examples import ALL_EXAMPLES
 from floodmark.contracts.topics import ALL_TOPICS, topic_of
-from floodmark.core.bounds import INT64_MAX, INT64_MIN, TIME_MAX_MS, TIME_MIN_MS
+from floodmark.core.bounds import BUCKET_MAX_MS, INT64_MAX, INT64_MIN, TIME_MAX_MS, TIME_MIN_MS
+from floodmark.core.buckets import BucketGrid
 from floodmark.core.errors import InvalidInput
+from floodmark.core.intervals import Interval
 
 modes: st.SearchStrategy[m.Mode] = st.sampled_from(get_args(m.Mode))
 lanes: st.SearchStrategy[m.Lane] = st.sampled_from(get_args(m.Lane))
@@ -31,6 +33,10 @@ counts = st.integers(0, 2**53 - 1)
 int64s = st.integers(INT64_MIN, INT64_MAX)
 times = st.integers(TIME_MIN_MS, TIME_MAX_MS)
 spans = st.tuples(times, times).filter(lambda pair: pair[0] != pair[1]).map(sorted)
+windows = st.builds(
+    lambda ms, width_ms: BucketGrid(width_ms).widened(Interval(ms, ms + 1)), times, st.integers(1, BUCKET_MAX_MS)
+)
+"""The bucket of any time, of any width that a view may have."""
 attributes = st.text(min_size=1, max_size=100).filter(str.isprintable)
 raw_headers = st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=50)), max_size=5)
 
@@ -82,15 +88,15 @@ segments = st.builds(
 
 @st.composite
 def tasks(draw: st.DrawFn) -> m.BuildBucket:
-    start_ms, end_ms = draw(spans)
+    window = draw(windows)
     mode = draw(modes)
     count = 0 if mode == "DELETE" else draw(counts)
     return m.BuildBucket(
         task_id=draw(ids),
         view=draw(names),
         incarnation=draw(ids),
-        bucket_start_ms=start_ms,
-        bucket_end_ms=end_ms,
+        bucket_start_ms=window.start_ms,
+        bucket_end_ms=window.end_ms,
         mode=mode,
         lane=draw(lanes),
         fingerprint=m.SourceFingerprint(count=count, hash=draw(int64s) if count else m.EMPTY_HASH),
@@ -112,7 +118,7 @@ def results(draw: st.DrawFn) -> m.BucketBuilt:
         attempt_id=draw(ids),
         view=draw(names),
         incarnation=draw(ids),
-        bucket_start_ms=draw(times),
+        bucket_start_ms=draw(windows).start_ms,
         mode=draw(modes),
         outcome=outcome,
         reason=draw(st.none() | reasons),

@@ -1,4 +1,5 @@
-"""The ledger at its limits: full slices, full shards, 1,000 files a bucket, names of 1,000 bytes, groups of 1,024.
+"""The ledger at its limits: full slices, full shards, 1,000 files a bucket, names of 1,000 bytes, groups of 1,024,
+stretches between shards that are full.
 
 Text is drawn so that it hardly compresses, and sizes so that much of it is just below or above what one write or one
 node takes. Whatever happens: no request is larger than the store takes, nothing that fits is refused, and what is
@@ -158,6 +159,52 @@ def _only_what_does_not_fit_is_refused(group: dict[int, tuple[int, int]], refuse
         assert by_shard[hour // 256] > LIMITS.shard_bytes, f"hour {hour} is refused, though its shard had room"
 
 
+ISLAND_SHARDS = 4
+"""From one island to the next: its own shard, and three without a source."""
+
+
+@st.composite
+def islands(draw: st.DrawFn) -> list[int]:
+    """How many KB of files are in the shard of each island."""
+    sizes = draw(st.lists(st.sampled_from([1, 30, 200, 450]), min_size=1, max_size=4))
+    return (sizes * 40)[: draw(st.sampled_from([2, 5, 40]))]
+
+
+def settlements_at_the_limits(store: Store, sizes_kb: Sequence[int]) -> None:
+    """A new view over islands, then a refresh of all of it: what has no source becomes VALID-empty, without a task."""
+    watched = Watched(store)
+    kit = Kit(watched)
+    incarnation = kit.set_up().incarnation
+    firsts = [n * ISLAND_SHARDS * 256 for n in range(len(sizes_kb))]
+    kit.put(*(segment(f"s{first}", first, first + 1) for first in firsts))
+    dice = random.Random(len(sizes_kb))
+    for first, size_kb in zip(firsts, sizes_kb, strict=True):
+        (build,) = _builds(kit, dice, {first: (size_kb, NAME_BYTES_MAX)})
+        assert isinstance(kit.commit(build, incarnation=incarnation)[first], Changed)
+    _settle(kit)
+    built = set(firsts)
+    assert kit.states() == dict.fromkeys(range(firsts[-1] + 1), "VALID")
+    assert kit.watermark_hour == firsts[-1] + 1
+    kit.ledger.views.mark_stale(VIEW.name, None, cause(segments=(text(dice, NAME_BYTES_MAX),)))
+    _settle(kit)
+    assert {hour for hour, state in kit.states().items() if state == "STALE"} == built, "only these have to be built"
+    assert kit.source_differs() == []
+    assert max(map(request_bytes, watched.commits)) < REQUEST_BYTES_MAX
+
+
+def _settle(kit: Kit) -> None:
+    """As the scheduler does, until nothing is left: each time with the shards beside runs."""
+    while True:
+        runs = kit.ledger.views.state(VIEW.name).runs
+        beside = {n for run in runs for n in (run.first - 1, run.end)}
+        end_ms = kit.ledger.registry.header("rides").max_last_ms
+        assert end_ms is not None
+        settled = kit.ledger.views.settle(VIEW.name, kit.header.incarnation, end_ms=end_ms + 1, beside=beside)
+        assert settled.given_up == ()
+        if not settled.empty and not settled.opened:
+            return
+
+
 def tens_of(examples: int) -> settings:
     return settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -178,15 +225,28 @@ def test_groups_of_any_size_are_committed_but_for_what_cannot_fit(group: dict[in
     groups_at_the_limits(MemoryStore(), group)
 
 
+@pytest.mark.scenario("K12", "K13")
+@given(islands())
+@example([450] * 2)
+@example([30] * 40)
+@tens_of(6)
+def test_stretches_between_shards_of_any_size_are_settled(sizes_kb: list[int]) -> None:
+    settlements_at_the_limits(MemoryStore(), sizes_kb)
+
+
 @pytest.mark.stack
 @pytest.mark.scenario("I9", "K12")
 def test_sizes_at_the_limits_on_zookeeper(zookeeper: ZooKeeperServer) -> None:
     """The same on the real thing, a few times: it is its own limit that counts."""
 
-    @given(batches(), groups())
+    @given(batches(), groups(), islands())
     @tens_of(3)
-    def on_zookeeper(listed: list[list[Segment]], group: dict[int, tuple[int, int]]) -> None:
-        for act, drawn in ((registrations_at_the_limits, listed), (groups_at_the_limits, group)):
+    def on_zookeeper(listed: list[list[Segment]], group: dict[int, tuple[int, int]], sizes_kb: list[int]) -> None:
+        for act, drawn in (
+            (registrations_at_the_limits, listed),
+            (groups_at_the_limits, group),
+            (settlements_at_the_limits, sizes_kb),
+        ):
             with zookeeper_store(f"{zookeeper.hosts}/{uuid.uuid4().hex}") as store:
                 act(store, drawn)  # type: ignore[operator]
 

@@ -14,11 +14,14 @@ from floodmark.core.intervals import Interval
 from floodmark.core.registry import Put, Remove
 from floodmark.core.transitions import Changed, Mode
 from floodmark.ledger import codec, paths
+from floodmark.ledger.store import Limits
 from tests.support.ledger_kit import HOUR_MS, VIEW, Kit, cause, segment
 from tests.support.memory_store import MemoryStore
 
 HOURS = 4 * 256 + 20
 hours = st.integers(0, HOURS - 1) | st.sampled_from([0, 255, 256, 300, 511, 512, 767, 768, 1_023, 1_024])
+TIGHT_BYTES = 1_600
+"""Of a write: one piece of a settlement fits, several seldom do."""
 spans = st.sampled_from([1, 2, 20, 256, 700])
 processes = st.integers(0, 1)
 names = st.sampled_from(["a", "b", "c"])
@@ -29,6 +32,7 @@ class RunsMachine(RuleBasedStateMachine):
     def set_up(self, coverage: int, last: int) -> None:
         self.store = MemoryStore()
         self.kits = [Kit(self.store, seed=seed) for seed in (1, 2)]
+        self.tight = Kit(self.store, seed=3, limits=Limits(write_bytes=TIGHT_BYTES))
         self.kits[0].set_up(coverage_hour=coverage)
         self.sources: dict[str, tuple[int, int]] = {}
         self.model: dict[int, tuple[State, bool]] = {}
@@ -99,8 +103,15 @@ class RunsMachine(RuleBasedStateMachine):
 
     @rule(process=processes, end=hours)
     def settle(self, process: int, end: int) -> None:
+        self._settle(self.kits[process], end)
+
+    @rule(end=hours)
+    def settle_piece_by_piece(self, end: int) -> None:
+        """Where so little fits into a write that most settlements are halved."""
+        self._settle(self.tight, end)
+
+    def _settle(self, kit: Kit, end: int) -> None:
         """It may make VALID-empty what has no source, and it must where that is a whole shard."""
-        kit = self.kits[process]
         while kit.ledger.views.settle(VIEW.name, kit.header.incarnation, end_ms=end * HOUR_MS).shards:
             self._take_settlement()
         self._take_settlement()

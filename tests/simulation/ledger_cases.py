@@ -16,7 +16,7 @@ from floodmark.core.segments import Slice, segments_in
 from floodmark.core.tables import TableHeader, ViewHeader, ViewStatus
 from floodmark.core.transitions import Build, Decision, Mode, Rejected
 from floodmark.ledger import codec, paths
-from floodmark.ledger.store import Check, Committed, Conflicted, Create, Node, Op, Set, Store
+from floodmark.ledger.store import LIMITS, Check, Committed, Conflicted, Create, Limits, Node, Op, Set, Store
 from tests.simulation.explorer import Actor, Nodes
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, segment
 from tests.support.memory_store import MemoryStore, OneByOne
@@ -148,14 +148,22 @@ def reverter(incarnation: str, wrap: Wrap = lambda store: store) -> Actor:
     )
 
 
-def settler(incarnation: str, *, wrap: Wrap = lambda store: store, answers_get_lost: bool = False) -> Actor:
+def settler(
+    incarnation: str,
+    *,
+    wrap: Wrap = lambda store: store,
+    answers_get_lost: bool = False,
+    limits: Limits = LIMITS,
+) -> Actor:
     """Settles long stretches, as the scheduler does."""
 
     def run(kit: Kit) -> None:
         with suppress(BudgetExhausted):
             kit.ledger.views.settle(VIEW.name, incarnation, end_ms=INT64_MAX)
 
-    return Actor("scheduler", lambda store: Kit(wrap(store), seed=16), run, answers_get_lost=answers_get_lost)
+    return Actor(
+        "scheduler", lambda store: Kit(wrap(store), seed=16, limits=limits), run, answers_get_lost=answers_get_lost
+    )
 
 
 def replacer() -> Actor:

@@ -16,6 +16,7 @@ from floodmark.core.registry import Command, Draft, Put, Remove
 from floodmark.core.segments import Segment
 from floodmark.core.transitions import Build, Decision, Mode, Source
 from floodmark.ledger import views
+from floodmark.ledger.store import LIMITS, Limits
 from floodmark.ledger.viewnodes import Look
 from tests.simulation.explorer import Actor, Explorer, Nodes, Report
 from tests.simulation.ledger_cases import (
@@ -599,6 +600,8 @@ def test_control_without_the_check_of_the_table_the_watermark_and_the_data_part(
 
 IN_STRETCH = 300
 """An hour in the middle of it: in shard 1, and the stretch is shards 1 and 2."""
+PIECE_BY_PIECE = Limits(write_bytes=1_900)
+"""The whole settlement takes 1,970 bytes: the run is one write, each of the shards beside it another."""
 
 
 def over_a_stretch(*, settled: bool, built: bool = True) -> tuple[Nodes, str]:
@@ -613,24 +616,24 @@ def over_a_stretch(*, settled: bool, built: bool = True) -> tuple[Nodes, str]:
     return nodes_of(kit), incarnation
 
 
-def settled_against_late(wrap: Wrap = lambda store: store, *, losses_max: int = 0) -> Report:
+def settled_against_late(wrap: Wrap = lambda store: store, *, losses_max: int = 0, limits: Limits = LIMITS) -> Report:
     start, incarnation = over_a_stretch(settled=False)
     return explored(
         start,
         LedgerOracle(incarnation),
-        settler(incarnation, wrap=wrap, answers_get_lost=losses_max > 0),
+        settler(incarnation, wrap=wrap, answers_get_lost=losses_max > 0, limits=limits),
         registrar("registrar", [Put(segment("late", IN_STRETCH, IN_STRETCH + 1))]),
         marker("mark", IN_STRETCH, after_events=event_count(start) + 1),
         losses_max=losses_max,
     )
 
 
-def settled_against_append(wrap: Wrap = lambda store: store) -> Report:
+def settled_against_append(wrap: Wrap = lambda store: store, *, limits: Limits = LIMITS) -> Report:
     start, incarnation = over_a_stretch(settled=False)
     return explored(
         start,
         LedgerOracle(incarnation),
-        settler(incarnation, wrap=wrap),
+        settler(incarnation, wrap=wrap, limits=limits),
         worker("worker", incarnation, IN_STRETCH, warm=True, wrap=wrap),
     )
 
@@ -660,15 +663,27 @@ def test_control_without_either_check_a_shard_is_a_node_and_in_a_run(wrap: Wrap)
 
 
 @pytest.mark.scenario("K13")
+def test_a_settlement_too_large_for_one_write_is_as_safe_in_several() -> None:
+    """INV-4: each of its writes checks what the whole checks."""
+    start, incarnation = over_a_stretch(settled=False)
+    kit = Kit(MemoryStore(start), limits=PIECE_BY_PIECE)
+    settled = kit.ledger.views.settle(VIEW.name, incarnation, end_ms=4 * 256 * HOUR_MS)
+    assert (len(kit.outcomes), settled.given_up) == (3, ())
+    for report in (settled_against_late(limits=PIECE_BY_PIECE), settled_against_append(limits=PIECE_BY_PIECE)):
+        assert not report.wrong, report
+
+
+@pytest.mark.scenario("K13")
+@pytest.mark.parametrize("limits", [LIMITS, PIECE_BY_PIECE], ids=["at once", "piece by piece"])
 @pytest.mark.parametrize("hour", [0, 3 * 256 + 5])
-def test_the_watermark_passes_a_stretch_whoever_comes_last(hour: int) -> None:
+def test_the_watermark_passes_a_stretch_whoever_comes_last(hour: int, limits: Limits) -> None:
     """The bucket before it, or the one behind it, and the stretch (INV-5)."""
     start, incarnation = over_a_stretch(settled=False, built=hour != 0)
     ends_hour = 3 * 256 + 5 + (hour != 0)
     report = explored(
         start,
         LedgerOracle(incarnation, watermark_hour=ends_hour),
-        settler(incarnation),
+        settler(incarnation, limits=limits),
         worker("worker", incarnation, hour),
     )
     assert not report.wrong, report

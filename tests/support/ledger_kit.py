@@ -17,7 +17,7 @@ from floodmark.ledger.access import Access
 from floodmark.ledger.engine import Budget, Budgets, Outcome
 from floodmark.ledger.ledger import Ledger, ledger_on
 from floodmark.ledger.session import Session
-from floodmark.ledger.store import Store
+from floodmark.ledger.store import LIMITS, Limits, Store
 from floodmark.ledger.zookeeper import ZooKeeperStore
 from tests.support.bus_doubles import FrozenClock
 
@@ -46,6 +46,7 @@ class Kit:
     clock: FrozenClock = field(default_factory=lambda: FrozenClock(1_000_000))
     seed: int = 1
     budgets: Budgets = QUICK
+    limits: Limits = LIMITS
 
     def __post_init__(self) -> None:
         self.outcomes: list[tuple[str, Outcome[object]]] = []
@@ -55,6 +56,7 @@ class Kit:
             randomness=random.Random(self.seed),
             budgets=self.budgets,
             observe=lambda name, outcome: self.outcomes.append((name, outcome)),
+            limits=self.limits,
         )
 
     def set_up(self, *, coverage_hour: int | None = 0, coverage: CoverageMode = CoverageMode.EXTEND) -> ViewHeader:

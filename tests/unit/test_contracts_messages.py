@@ -13,6 +13,7 @@ from floodmark.contracts.examples import ALL_EXAMPLES
 from floodmark.contracts.fields import REASON_CHARS_MAX
 from floodmark.contracts.messages import Message, SegmentAnnounced, SegmentMetadata
 from floodmark.contracts.topics import ALL_TOPICS, DEADLETTER, topic_of
+from floodmark.core.bounds import BUCKET_TIME_MAX_MS, BUCKET_TIME_MIN_MS
 from floodmark.core.errors import InvalidInput
 from floodmark.core.fingerprint import EMPTY_HASH
 from floodmark.core.names import checked_name
@@ -89,6 +90,12 @@ REFUSALS = [
     (MOVED, put("registered_at_ms", value=253_402_300_800_001), "registered_at_ms: Input should be less than"),
     (MOVED, put("event_id", value="two words"), "event_id: String should match pattern"),
     (TASK, put("bucket_end_ms", value=0), "bucket_end_ms must be after bucket_start_ms"),
+    (
+        TASK,
+        put("bucket_start_ms", value=BUCKET_TIME_MIN_MS - 1),
+        "bucket_start_ms: Input should be greater than or equal",
+    ),
+    (TASK, put("bucket_end_ms", value=BUCKET_TIME_MAX_MS + 1), "bucket_end_ms: Input should be less than or equal"),
     (TASK, put("mode", value="append"), "mode: Input should be 'APPEND', 'OVERWRITE' or 'DELETE'"),
     (TASK, put("lane", value="fast"), "lane: Input should be 'live', 'repair' or 'backfill'"),
     (TASK, put("dispatch_try", value=0), "dispatch_try: Input should be greater than or equal to 1"),

@@ -1,5 +1,6 @@
 """One row of 1970, one of 9999, in a table with a view of minutes: cost follows the data, not the time between."""
 
+import random
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,9 +13,11 @@ from floodmark.core.segments import Segment
 from floodmark.core.tables import ViewDefinition, ViewHeader
 from floodmark.core.transitions import Build, Mode
 from floodmark.ledger import codec, paths
+from floodmark.ledger.store import Limits
 from floodmark_consistency.sweep import Sweeper
 from tests.support.bus_doubles import FrozenClock
-from tests.support.ledger_kit import TABLE, cause
+from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, cause, segment
+from tests.support.memory_store import MemoryStore
 from tests.support.scheduler_office import Office
 
 MINUTE_MS = 60_000
@@ -270,6 +273,32 @@ def test_a_source_that_goes_again_leaves_an_empty_bucket(settled: Place) -> None
     settled.ledger.views.mark_stale("rides_hourly", minutes(MIDDLE_MS), cause())
     settled.run(tasks_max=2)
     assert (settled.stale(), settled.wrong(), settled.files() & {MIDDLE_MS}) == ([], [], set())
+
+
+@pytest.mark.scenario("K12", "K13")
+def test_a_stale_stretch_that_fits_into_no_write_gets_nodes_and_is_built_bucket_by_bucket() -> None:
+    """INV-10: a run that could only grow does not grow, and what is in it is not waited for for ever."""
+    kit, shard = Kit(MemoryStore()), 256
+    incarnation = kit.set_up().incarnation
+    kit.put(segment("a", 0, 1), segment("z", 12 * shard, 12 * shard + 1))
+    kit.append(0)
+    kit.append(12 * shard)
+    kit.ledger.views.settle(VIEW.name, incarnation, end_ms=13 * shard * HOUR_MS)
+    kit.put(segment("late", 5 * shard, 5 * shard + 1))
+    marked = Interval(shard * HOUR_MS, 12 * shard * HOUR_MS)
+    kit.ledger.views.mark_stale(VIEW.name, [marked], cause(segments=(random.Random(1).randbytes(1_000).hex(),)))
+    node = kit.store.read(paths.runs(VIEW.name))
+    assert node is not None
+    narrow = Kit(kit.store, limits=Limits(node_bytes=len(node.data) + 20))
+    settled = narrow.ledger.views.settle(VIEW.name, incarnation, end_ms=13 * shard * HOUR_MS)
+    assert [error for error in settled.given_up if "shards/5" not in error] == []
+    states = narrow.states()
+    stale = {hour for hour in states if states[hour] == "STALE"}
+    assert stale == set(range(5 * shard, 6 * shard)), (
+        "what stays is the shard with a source, whose node is too large too"
+    )
+    settled = kit.ledger.views.settle(VIEW.name, incarnation, end_ms=13 * shard * HOUR_MS)
+    assert (settled.opened, settled.given_up) == (1, ())
 
 
 @pytest.mark.scenario("K13")

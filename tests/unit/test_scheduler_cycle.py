@@ -1,11 +1,12 @@
 """The scheduler's cycle and its eyes, on a store in memory whose watches fire at once."""
 
+import random
 from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from floodmark.core.buckets import BucketGrid, Entry, State
+from floodmark.core.buckets import BucketGrid, DataFile, Entry, State
 from floodmark.core.dispatch import Progress
 from floodmark.core.errors import InvalidInput, OutcomeUnknown, SessionLost, Unavailable
 from floodmark.core.intervals import Interval
@@ -343,6 +344,38 @@ def test_a_source_that_cannot_be_read_troubles_only_the_views_that_need_it(offic
     office.store.commit([Set(paths.slice_("rides", "0"), b"\xffgarbage", -1)])
     office.cycle()
     assert [(t.view, t.bucket_start_ms // HOUR_MS) for t in office.tasks()] == [("another", 24)]
+
+
+def test_a_settlement_that_fails_keeps_no_task_from_going_out(
+    office: Office, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """INV-14: settling saves tasks; whatever is wrong with it, buckets with a source are built all the same."""
+
+    def settle(*_: object, **__: object) -> None:
+        raise InvalidInput("write-too-large", "one write would have 2 bytes, at most 1 are allowed")
+
+    monkeypatch.setattr(office.kit.ledger.views, "settle", settle)
+    office.built(0, 4 * 256)
+    office.kit.put(segment("new", 0, 1))
+    office.mark(0)
+    assert (0, "OVERWRITE") in office.cycle()
+    assert "runs_not_settled" in capsys.readouterr().out
+
+
+def test_a_refresh_of_islands_between_long_stretches_builds_only_the_islands(office: Office) -> None:
+    """All the shards beside the stretches together are larger than a write."""
+    hours = [n * 3 * 256 for n in range(9)]
+    office.kit.set_up()
+    office.kit.put(*(segment(f"s{hour}", hour, hour + 1) for hour in hours))
+    dice = random.Random(1)
+    for hour in hours:
+        files = tuple(DataFile(dice.randbytes(500).hex(), 1, 1) for _ in range(300))
+        office.kit.commit(replace(office.kit.build(hour), files=files))
+    office.cycle()
+    refresh = replace(cause(), kind="refresh", marked_at_ms=office.clock.now_ms())
+    office.kit.ledger.views.mark_stale(VIEW.name, None, refresh)
+    assert sorted(office.cycle()) == [(hour, "OVERWRITE") for hour in hours]
+    assert {h for h, state in office.kit.states().items() if state == "STALE"} == set(hours)
 
 
 def test_a_view_whose_records_are_damaged_does_not_stop_the_others(office: Office) -> None:
