@@ -12,7 +12,7 @@ Rows travel as an Arrow stream. A SET is remembered by the connection and sent w
 import http.client
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -52,14 +52,32 @@ class Answer:
         return self.table
 
     def to_pandas(self) -> "pd.DataFrame":
-        return self.table.to_pandas()
+        """Raises InvalidInput for dates that Python does not have; other times pandas holds in any year."""
+        try:
+            return self.table.to_pandas()
+        except (ValueError, OverflowError):
+            self._columns(lambda column: column.to_pandas())  # names the column
+            raise
 
     def to_spark(self, session: "SparkSession") -> "DataFrame":
         return session.createDataFrame(self.table)
 
     def rows(self) -> list[tuple[Any, ...]]:
-        columns = [column.to_pylist() for column in self.table.columns]
-        return list(zip(*columns, strict=True))
+        """Raises InvalidInput for times outside the years 1 to 9999, for which Python has no value."""
+        return list(zip(*self._columns(lambda column: column.to_pylist()), strict=True))
+
+    def _columns(self, read: Callable[["pa.ChunkedArray"], Any]) -> list[Any]:
+        found = []
+        for name, column in zip(self.table.column_names, self.table.columns, strict=True):
+            try:
+                found.append(read(column))
+            except (ValueError, OverflowError) as error:
+                raise InvalidInput(
+                    "output-range",
+                    f"column {name!r} ({column.type}) holds a value that Python cannot hold: {error}; "
+                    "use to_arrow(), or write CAST(... AS STRING) in the query",
+                ) from error
+        return found
 
 
 class Connection:

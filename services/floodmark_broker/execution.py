@@ -25,6 +25,7 @@ from floodmark.spark.reading import ReadCounts, counts_of, view_schema, within
 from floodmark.spark.required import check_required
 from floodmark.sql.definition import Definition
 from floodmark_broker.base_files import BaseFiles, FilesUnreadable, FilesVanished
+from floodmark_broker.outputs import check_texts, sendable, to_arrow
 from floodmark_broker.stopping import Ticket
 
 SMALL_BYTES_MAX = 64 * 1024 * 1024
@@ -148,12 +149,13 @@ class Execution:
     def _check_files(self, plan: QueryPlan, text: str) -> None:
         """When Spark could not read a file: is it another one than was registered, or one that nobody can read?"""
         never = any(word in text for word in _NEVER_READ)
-        if not never and ("FAILED_READ_FILE" not in text or "FILE_NOT_EXIST" in text):
+        if not never and not any(word in text for word in _FILES_GONE):
             return
         self._base_files.check(plan.sources)
-        path = None if never else self._base_files.whole_file_in(text, plan.sources)
-        if path is not None:
-            raise FilesUnreadable(f"Spark cannot read {path}, though it is what was registered: {complaint(text)}")
+        of_a_file = "FAILED_READ_FILE" in text and "FILE_NOT_EXIST" not in text
+        found = None if never else self._base_files.unreadable(text, plan.sources, is_of_a_file=of_a_file)
+        if found is not None:
+            raise FilesUnreadable(f"Spark cannot read {found}, though it is what was registered: {complaint(text)}")
 
     def cancel(self, query_id: str) -> None:
         with suppress(EngineLost), self._liveness.required():  # without Spark it has ended already
@@ -162,15 +164,16 @@ class Execution:
     def _collected(self, session: SparkSession, plan: QueryPlan, ticket: Ticket, rows_max: int) -> Executed:
         frame = session.sql(plan.sql)
         names = plan.outputs or tuple(frame.columns)
-        plain = frame.toDF(*(f"c{n}" for n in range(len(names))))  # two outputs may have one name
+        plain = sendable(frame.toDF(*(f"c{n}" for n in range(len(names)))), names)  # two outputs may have one name
         ticket.check()
-        rows = plain.toArrow()
+        rows = to_arrow(plain, names)
         if rows.num_rows > rows_max:
             raise _too_many(rows_max)
         read = counts_of(plain)
         _check_sizes(plan, read)
         self._base_files.check(plan.sources)
-        return Executed(rows.rename_columns(list(names)), read)
+        check_texts(rows)
+        return Executed(rows, read)
 
     def _session(self, way: _Way) -> _Session:
         sessions: dict[_Way, _Session] = self._local.__dict__.setdefault("sessions", {})

@@ -288,7 +288,7 @@ ROWS = pa.table(
 def test_json_says_what_json_has_no_word_for_as_text() -> None:
     document = json.loads(json.dumps(json_document(ROWS), allow_nan=False))
     assert document["rows"] == [
-        [2**60, "nan", "1.20", "2014-01-05T10:00:00+00:00", "AP8=", 'a "quoted", text', [1.5, None]],
+        [2**60, "NaN", "1.20", "2014-01-05T10:00:00+00:00", "AP8=", 'a "quoted", text', [1.5, None]],
         [None, 1.5, None, None, None, "", []],
     ]
     assert document["columns"][2] == {"name": "d", "type": "decimal128(10, 2)"}

@@ -17,6 +17,7 @@ from floodmark.parquet.locations import LOCATION, Uri, check_location, is_name, 
 
 LINK, OUTSIDE = "link", "outside-location"
 """Rules about names that lead elsewhere."""
+UNREADABLE = "file-unreadable"
 # What no later try would change. Anything else may be the store or the network having a bad moment.
 _HOPELESS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}
 
@@ -158,7 +159,7 @@ class Lake:
         except OSError as error:
             if error.errno in _HOPELESS:
                 why = os.strerror(error.errno)
-                raise InvalidInput("file-unreadable", f"{path} in {self.location} cannot be read: {why}") from error
+                raise InvalidInput(UNREADABLE, f"{path} in {self.location} cannot be read: {why}") from error
             raise Unavailable(f"{path} in {self.location} cannot be read: {error}") from error
 
     def _inside(self, path: str) -> str:
