@@ -28,11 +28,13 @@ class ViewBuilder:
         view: ViewDefinition,
         table: TableDefinition,
         inputs: InputCheck,
+        *,
+        ledger: Ledger,
     ) -> None:
         self._spark = spark
         self._liveness = liveness
         self._view = view
-        self._table = table
+        self._ledger = ledger
         self._base = Lake(table.location)
         self._lake = Lake(view.location)
         self._materializer: Materializer | None = None
@@ -48,12 +50,13 @@ class ViewBuilder:
             return self._materializer.build(inputs, attempts, self._lake)
 
     def _prepared(self, sample: Segment) -> Materializer:
-        # A table that was defined before it had a file has no columns; all of its files have the same.
-        columns = dict(self._table.columns or schema_of(self._base, sample.path))
+        # Read now that there is a file: the first one settles the columns, so what was known before it may be less.
+        table = self._ledger.registry.header(self._view.table).definition
+        columns = dict(table.columns or schema_of(self._base, sample.path))
         definition = analyze(
             self._view.select,
             table=self._view.table,
-            time_column=self._table.time_column,
+            time_column=table.time_column,
             bucket_ms=self._view.bucket_ms,
             columns=columns,
         )
@@ -61,9 +64,9 @@ class ViewBuilder:
             self._spark,
             definition,
             columns=columns,
-            time_column=self._table.time_column,
+            time_column=table.time_column,
             bucket_ms=self._view.bucket_ms,
-            time_unit=self._table.time_unit,
+            time_unit=table.time_unit,
         )
 
 
@@ -91,4 +94,4 @@ class ViewBuilders:
     def _make(self, view: ViewDefinition) -> ViewBuilder:
         table = self._ledger.registry.definition(view.table)
         inputs = InputCheck(Lake(table.location), self._threads, by_content=self._by_content)
-        return ViewBuilder(self._spark, self._liveness, view, table, inputs)
+        return ViewBuilder(self._spark, self._liveness, view, table, inputs, ledger=self._ledger)

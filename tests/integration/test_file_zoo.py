@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 
 import floodmark
 from floodmark.client import QueryFailed
-from floodmark.core.column_types import MILLISECONDS, TIME_UNITS
+from floodmark.core.column_types import TIME_UNITS, UNDECLARED
 from floodmark.core.errors import InvalidInput
 from floodmark.parquet.inspection import inspect
 from floodmark.parquet.lake import Lake
@@ -63,7 +63,7 @@ def as_spark_reads(
 ) -> list[tuple[Any, ...]]:
     """Each row: its time in milliseconds as buckets are made of it, and as a number; then `n` and `k`."""
     frame = table_frame(spark, [lake.uri("a.parquet")], dict(columns), [name for name, _ in columns], table="zoo")
-    unit = TIME_UNITS[specimen.unit] if specimen.unit else MILLISECONDS
+    unit = TIME_UNITS[specimen.unit] if specimen.unit else UNDECLARED
     time, kind = quoted(specimen.time_column), frame.schema[specimen.time_column].dataType
     ms = fn.expr(time_ms(specimen.time_column, kind, unit))
     number = f"unix_micros(CAST({time} AS TIMESTAMP_LTZ))" if specimen.unit is None else time
@@ -89,7 +89,7 @@ def test_every_file_is_registered_as_spark_reads_it(spark: SparkSession, tmp_pat
 def _check(spark: SparkSession, specimen: Specimen, directory: Path) -> None:
     specimen.write(directory / "a.parquet")
     lake = Lake(str(directory))
-    unit = TIME_UNITS[specimen.unit] if specimen.unit else MILLISECONDS
+    unit = TIME_UNITS[specimen.unit] if specimen.unit else UNDECLARED
 
     def looked_into() -> Any:
         return inspect(lake, "a.parquet", time_column=specimen.time_column, columns=(), time_unit=unit)
@@ -124,7 +124,7 @@ class Herd:
 DECLARED = "(t {}, n BIGINT, k STRING)"
 HERDS = {
     "naive": Herd(
-        r"arrow-(zstd|snappy|gzip|none)-.*|arrow-(s|ms|us)-None|arrow-no-.*|arrow-version-1|arrow-beside-.*|the-time-after.*"
+        r"arrow-(zstd|snappy|gzip|none)-.*|arrow-in-.*|arrow-(s|ms|us)-None|arrow-no-.*|arrow-version-1|arrow-beside-.*|the-time-after.*"
         r"|arrow-int96-small-groups|group-of-zero-rows|pandas-(us|int96)|duckdb-TIMESTAMP(_MS)?-2024|spark-ntz|otherwise-.*",
         DECLARED.format("TIMESTAMP_NTZ"),
     ),
@@ -139,6 +139,11 @@ HERDS = {
     "int96_1970": Herd(r"arrow-int96-1970-.*"),
     "year_1": Herd(r"arrow-int96-(zoned-)?1|spark-INT96-1", bucket_ms=HOUR_MS),
     "year_9999": Herd(r"arrow-int96-(zoned-)?9999|spark-INT96-9999"),
+    # Buckets that begin before the year 1, and one that ends after 9999; those up to today's file are all built.
+    "year_1_by_5_hours": Herd(r"spark-INT96-(1|modern)", bucket_ms=5 * HOUR_MS),
+    "year_1_by_weeks": Herd(r"arrow-int96-(zoned-)?1|spark-INT96-(1|modern)", bucket_ms=7 * 24 * HOUR_MS),
+    "year_1_by_years": Herd(r"spark-INT96-(1|modern)", bucket_ms=366 * 24 * HOUR_MS),
+    "year_9999_by_years": Herd(r"spark-INT96-(9999|modern)", bucket_ms=366 * 24 * HOUR_MS),
     "year_1677": Herd(r"arrow-int96-(zoned-)?1677", bucket_ms=24 * HOUR_MS),
     "naive_year_1": Herd(r"arrow-us-1|duckdb-TIMESTAMP-1", bucket_ms=HOUR_MS),
     "dates": Herd(r"(arrow|spark|spark-legacy)-date|duckdb-DATE-.*", kind="DATE", bucket_ms=24 * HOUR_MS),

@@ -3,6 +3,7 @@
 What a file holds is written down here, not read from it: neither Arrow nor Spark is taken at its word.
 """
 
+import base64
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.parquet import encryption
 
 US_PER = {"s": 10**6, "ms": 10**3, "us": 1}
 DAY_US = 86_400_000_000
@@ -149,7 +151,6 @@ def odd_columns() -> Iterator[Specimen]:
         "fixed-binary": pa.array([b"ab"] * rows, pa.binary(2)),
         "uuid": pa.array([b"0123456789abcdef"] * rows, pa.uuid()),
         "json": pa.array(["{}"] * rows, pa.json_()),
-        "null": pa.nulls(rows),
         "date64": pa.array([0] * rows, pa.date64()),
         "decimal256": pa.array([1] * rows, pa.decimal256(30, 2)),
         "decimal32": pa.array([1] * rows, pa.decimal32(7, 2)),
@@ -167,15 +168,89 @@ def odd_columns() -> Iterator[Specimen]:
     }
     for name, values in unread.items():
         yield _arrow(f"beside-{name}", MODERN, us, {"x": values}, rule="column-type")
+    yield _arrow("nothing-but-null", MODERN, us, {"x": pa.nulls(rows)}, rule="column-type")
+    yield _arrow("empty-lists", MODERN, us, {"x": pa.array([[]] * rows)}, rule="column-type")
     for name in ("a.b", "a b", "цена", "t.x", "`q`", "T2"):
         yield _arrow(f"beside-name-{name}", MODERN, us, {name: pa.array(range(rows))})
     yield _arrow("beside-the-time-in-capitals", MODERN, us, {"T": pa.array(range(rows))}, rule="schema")
     table = columns(MODERN, us)
+    for name in ("n", "N"):
+        twice = table.append_column(name, table.column("n"))
+        yield Specimen(f"two-{name}", MODERN, lambda path, t=twice: pq.write_table(t, path), "schema")
     for name in ("t.x", "the time", "время", "Z", "a`b"):
         renamed = table.rename_columns([name, "n", "k"])
         yield Specimen(f"time-named-{name}", MODERN, lambda path, r=renamed: pq.write_table(r, path), time_column=name)
     prefixed = columns(MODERN, us).rename_columns(["t.x", "n", "k"]).append_column("t", us)
     yield Specimen("the-time-after-its-prefix", MODERN, lambda path: pq.write_table(prefixed, path))
+
+
+def stored_oddly() -> Iterator[Specimen]:
+    """Every codec and encoding that a writer at hand has, for every type that they apply to."""
+    us, rows = timestamps(MODERN, "us"), range(len(MODERN))
+    yield _arrow("in-lz4", MODERN, us, compression="lz4")
+    yield _arrow("brotli", MODERN, us, compression="brotli", rule="encoding")
+    yield _arrow("brotli-beside", MODERN, us, compression={"k": "brotli", "t": "zstd", "n": "zstd"}, rule="encoding")
+    split = [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.float32(), pa.float64(), pa.binary(2)]
+    whole = [kind for kind in split if pa.types.is_integer(kind)]
+    ways = {
+        "BYTE_STREAM_SPLIT": [*split, pa.decimal128(9, 2), pa.decimal128(30, 2), pa.date32(), pa.timestamp("us")],
+        "DELTA_BINARY_PACKED": [*whole, pa.uint32(), pa.uint64(), pa.date32(), pa.timestamp("us")],
+        "DELTA_BYTE_ARRAY": [pa.string(), pa.binary(), pa.binary(2), pa.decimal128(30, 2)],
+        "DELTA_LENGTH_BYTE_ARRAY": [pa.string(), pa.binary()],
+        "RLE": [pa.bool_()],
+    }
+    for way, kind in ((way, kind) for way, kinds in ways.items() for kind in kinds):
+        yield _encoded(way, kind, us, _values(kind, rows))
+    for unsigned in (pa.uint32(), pa.uint64()):
+        yield _encoded("BYTE_STREAM_SPLIT", unsigned, us, _values(unsigned, rows), rule="encoding")
+        inside = pa.StructArray.from_arrays([_values(unsigned, rows)], ["a"])
+        yield _encoded("BYTE_STREAM_SPLIT", unsigned, us, inside, leaf="x.a", rule="encoding")
+    for hidden in ("t", "k"):
+        table, its_key = columns(MODERN, us), {"column_keys": {"theirs": [hidden]}}
+        yield Specimen(
+            f"encrypted-{hidden}", MODERN, lambda path, t=table, k=its_key: _encrypted(path, t, k), "encoding"
+        )
+    everything = {"uniform_encryption": True}
+    yield Specimen("encrypted", MODERN, lambda path: _encrypted(path, columns(MODERN, us), everything), "not-parquet")
+
+
+def _values(kind: pa.DataType, rows: range) -> pa.Array:
+    if pa.types.is_boolean(kind):
+        return pa.array([n > 1 for n in rows])
+    if pa.types.is_temporal(kind):
+        return pa.array(rows, pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
+    return pa.array([f"{n:02}" for n in rows]).cast(pa.binary() if kind == pa.binary(2) else kind).cast(kind)
+
+
+def _encoded(
+    way: str, kind: pa.DataType, us: pa.Array, values: pa.Array, *, leaf: str = "x", rule: str | None = None
+) -> Specimen:
+    name = f"in-{way.lower()}-{leaf}-{kind}"
+    return _arrow(name, MODERN, us, {"x": values}, use_dictionary=False, column_encoding={leaf: way}, rule=rule)
+
+
+class _Keys(encryption.KmsClient):  # type: ignore[misc, unused-ignore]
+    """Keeps no secret."""
+
+    def __init__(self, _: object) -> None:
+        super().__init__()
+
+    def wrap_key(self, key_bytes: bytes, _: str) -> bytes:
+        return base64.b64encode(key_bytes)
+
+    def unwrap_key(self, wrapped_key: bytes, _: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+def _encrypted(path: Path, table: pa.Table, which: Mapping[str, Any]) -> None:
+    """With a footer for everybody, unless everything is encrypted."""
+    wanted = encryption.EncryptionConfiguration(
+        footer_key="f", plaintext_footer=True, data_key_length_bits=128, **which
+    )
+    connection = encryption.KmsConnectionConfig(custom_kms_conf={})
+    properties = encryption.CryptoFactory(_Keys).file_encryption_properties(connection, wanted)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
 
 
 def refused() -> Iterator[Specimen]:
@@ -193,6 +268,8 @@ def refused() -> Iterator[Specimen]:
     yield Specimen("without-a-time", (), lambda path: pq.write_table(pa.table({"n": [1]}), path), rule="no-time-column")
     beyond = pa.array([2**62, 0, 1, 2], pa.int64())
     yield _arrow("ms-beyond", MODERN, beyond.cast(pa.timestamp("ms")), rule="time-range")
+    for label, values in (("", in_unit(MODERN, "s")), ("-and-0", [0, *in_unit(MODERN, "s")[1:]])):
+        yield _arrow(f"int64-s-as-ms{label}", MODERN, pa.array(values, pa.int64()), rule="time-unit")
     yield _arrow("int64-us-as-ms", MODERN, pa.array(in_unit(MODERN, "us"), pa.int64()), rule="time-range")
 
 
@@ -292,4 +369,4 @@ def written_otherwise() -> Iterator[Specimen]:
 
 
 def without_spark() -> list[Specimen]:
-    return [*by_arrow(), *odd_columns(), *refused(), *by_pandas(), *by_duckdb()]
+    return [*by_arrow(), *odd_columns(), *stored_oddly(), *refused(), *by_pandas(), *by_duckdb()]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.catalog.definitions import TableRequest, table_definition
-from floodmark.core.column_types import INT96, MILLISECONDS, TIME_UNITS, TimeUnit
+from floodmark.core.column_types import INT96, TIME_UNITS, UNDECLARED, TimeUnit
 from floodmark.core.errors import InvalidInput
 from floodmark.parquet import inspection
 from floodmark.parquet.inspection import Inspected, inspect
@@ -27,7 +27,7 @@ def file_of(specimen: Specimen, directory: Path) -> Lake:
 
 
 def looked_into(specimen: Specimen, lake: Lake) -> Inspected:
-    unit = TIME_UNITS[specimen.unit] if specimen.unit else MILLISECONDS
+    unit = TIME_UNITS[specimen.unit] if specimen.unit else UNDECLARED
     return inspect(lake, "a.parquet", time_column=specimen.time_column, columns=(), time_unit=unit)
 
 

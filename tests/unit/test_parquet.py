@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from floodmark.core.column_types import MILLISECONDS, TIME_UNITS
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.parquet import inspection
 from floodmark.parquet.inspection import Inspected, inspect, schema_of
@@ -84,6 +85,30 @@ def test_a_time_no_calendar_has_is_refused(tmp_path: Path) -> None:
         looked_into(written(tmp_path, pa.array([1_714_521_600_000_000], pa.int64())))
 
 
+@pytest.mark.scenario("I7")
+@pytest.mark.parametrize("times", [[1_714_521_600, 1_714_608_000], [0, 1_714_521_600], [-9, 9], [-800_000_000], [7]])
+def test_whole_numbers_that_may_be_seconds_are_refused_unless_their_unit_is_declared(
+    tmp_path: Path, times: list[int]
+) -> None:
+    """Read as milliseconds they would all be around January 1970, and every answer about time would be wrong. A 0 for
+    "unknown" hides nothing. Times that really are of these weeks need the unit as well."""
+    lake = written(tmp_path, pa.array(times, pa.int64()))
+    with pytest.raises(
+        InvalidInput, match=r"^time-unit: column 't' of a counts from .* 'time_unit' as one of 's', 'ms'"
+    ):
+        looked_into(lake)
+    for unit in (TIME_UNITS["s"], MILLISECONDS):
+        found = inspect(lake, "a", time_column="t", columns=(), time_unit=unit)
+        assert (found.start_ms, found.last_ms) == (unit.floor_ms(times[0]), unit.floor_ms(times[-1]))
+
+
+def test_whole_numbers_are_milliseconds_where_they_cannot_be_seconds_or_it_makes_no_difference(tmp_path: Path) -> None:
+    for times in ([0, NOON_MS], [-(10**12), 0, 4_200_000_000], [0, None]):
+        found = looked_into(written(tmp_path, pa.array(times, pa.int64())))
+        known = [time for time in times if time is not None]
+        assert (found.start_ms, found.last_ms) == (min(known), max(known))
+
+
 def test_a_time_column_of_another_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"^time-type: a: time column 't' is string, it must be a timestamp"):
         looked_into(written(tmp_path, pa.array(["2014-01-05"])))
@@ -91,7 +116,7 @@ def test_a_time_column_of_another_type_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its footer and its CRC could be those of two different files."""
-    lake = written(tmp_path, pa.array([1], pa.int64()))
+    lake = written(tmp_path, pa.array([1], pa.timestamp("ms")))
     crc_of = inspection._crc
 
     def meddling(source: pa.NativeFile) -> int:
@@ -127,7 +152,7 @@ def test_the_crc_tells_files_apart_that_look_the_same(tmp_path: Path) -> None:
     """Same rows, same size, same times; one value differs."""
     crcs = set()
     for value in (1, 2):
-        table = pa.table({"t": pa.array([5], pa.int64()), "v": pa.array([value], pa.int64())})
+        table = pa.table({"t": pa.array([5], pa.timestamp("ms")), "v": pa.array([value], pa.int64())})
         pq.write_table(table, tmp_path / "a")
         crcs.add(looked_into(Lake(str(tmp_path))).crc)
     assert len(crcs) == 2

@@ -15,6 +15,8 @@ NANOS = {True: "timestamp[ns, int64, tz=UTC]", False: "timestamp[ns, int64]"}
 """64-bit nanoseconds, by whether they are adjusted to UTC. `timestamp[ns]` alone is what earlier versions called INT96,
 which Spark reads by itself; these it reads as whole numbers only."""
 
+_IN_MICROS: Mapping[str, str] = {NANOS[True]: INSTANT, NANOS[False]: WALL_CLOCK}
+
 _SAME: Mapping[str, str] = {
     "large_string": "string", "string_view": "string", "extension<arrow.json>": "string",
     "large_binary": "binary", "binary_view": "binary", "extension<arrow.uuid>": "binary",
@@ -24,6 +26,7 @@ _DICTIONARY = re.compile(r"dictionary<values=([^,]+), indices=[^>]*>")
 _TIMESTAMP = re.compile(r"timestamp\[(?:s|ms|us|ns)(, tz=[^\]]+)?\]")
 _DECIMAL = re.compile(r"decimal\d+\((\d+), (-?\d+)\)")
 _LEAF = re.compile(r"(decimal\d+\(\d+, -?\d+\)|\w+(?:\[[^\]]*\])?)")
+_NULL = re.compile(r"(?:^|<|: |, )null(?=$|[>,])")
 _FIXED = re.compile(r"fixed_size_binary\[\d+\]")
 _WIDER: Mapping[str, frozenset[str]] = {
     "int8": frozenset({"int16", "int32", "int64"}),
@@ -104,6 +107,19 @@ def fits(kind: str, *, found: str) -> bool:
     return one.scale >= other.scale and one.precision - one.scale >= other.precision - other.scale
 
 
+def stored_as(kind: str, *, found: str) -> str:
+    """The type of a table's column, as a file stores it: no type of SQL says whether its times are in nanoseconds."""
+    in_micros = _IN_MICROS.get(kind, kind)
+    if _IN_MICROS.get(found) == canonical(in_micros):
+        return found
+    return in_micros if fits(in_micros, found=found) else kind
+
+
+def has_type(kind: str) -> bool:
+    """Whether a type says what its values are. Writers give `null` to columns that have none, as pandas to all None."""
+    return _NULL.search(kind) is None
+
+
 def readable(kind: str) -> Readable | None:
     """What Spark reads a column as; None when it cannot."""
     kind = canonical(kind)
@@ -177,6 +193,8 @@ class TimeUnit:
 
     name: str
     ns: int
+    assumed: bool = False
+    """Nobody declared it."""
 
     def floor_ms(self, value: int) -> int:
         return value * self.ns // 1_000_000
@@ -186,3 +204,5 @@ TIME_UNITS: Mapping[str, TimeUnit] = {
     name: TimeUnit(name, ns) for name, ns in (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 }
 MILLISECONDS = TIME_UNITS["ms"]
+UNDECLARED = TimeUnit("ms", 10**6, assumed=True)
+"""Milliseconds, unless the numbers look otherwise."""

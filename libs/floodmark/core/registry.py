@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from floodmark.core.column_types import stored_as
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
 from floodmark.core.layers import Layered
@@ -231,12 +232,16 @@ def _changes(contents: Contents, commands: Iterable[Command]) -> tuple[Change, .
     return tuple(changes)
 
 
-def settled(definition: TableDefinition, commands: Iterable[Command]) -> TableDefinition:
-    """The definition once these commands are carried out: a table without columns takes those of its first file."""
-    if definition.columns:
+def settled(header: TableHeader, commands: Iterable[Command]) -> TableDefinition:
+    """The definition once these commands are carried out. The first file of a table says what nobody declared: the
+    columns, or how those that were declared are stored."""
+    definition = header.definition
+    if definition.columns and (header.recent or header.segment_count):
         return definition
-    first = next((c.columns for c in commands if isinstance(c, Put) and c.columns), ())
-    return replace(definition, columns=first) if first else definition
+    found = next((c.columns for c in commands if isinstance(c, Put) and c.columns), ())
+    kinds = dict(found)
+    declared = [(name, stored_as(kind, found=kinds.get(name, kind))) for name, kind in definition.columns]
+    return replace(definition, columns=tuple(declared) or found)
 
 
 def _one_of_each(commands: Iterable[Command]) -> dict[str, Command]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from floodmark.core.buckets import BucketGrid
-from floodmark.core.column_types import MILLISECONDS, TIME_UNITS, TimeUnit
+from floodmark.core.column_types import TIME_UNITS, UNDECLARED, TimeUnit
 from floodmark.core.errors import InvalidInput
 from floodmark.core.names import checked_name
 from floodmark.core.segments import SliceGrid
@@ -45,7 +45,7 @@ class TableDefinition:
 
     @property
     def time_unit(self) -> TimeUnit:
-        return TIME_UNITS.get(self.properties.get(TIME_UNIT, ""), MILLISECONDS)
+        return TIME_UNITS.get(self.properties.get(TIME_UNIT, ""), UNDECLARED)
 
 
 @dataclass(frozen=True, slots=True)

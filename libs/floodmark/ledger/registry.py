@@ -222,7 +222,7 @@ class Registry:
             return Done(Registered(snapshot.header.version, (), None))
         if RETENTION in snapshot.header.definition.properties:
             refuse_condemned(self._store, table, chunk.commands)
-        definition = settled(snapshot.header.definition, chunk.commands)
+        definition = settled(snapshot.header, chunk.commands)
         chunk.confirm(definition, planned.changes)
         decided = replace(snapshot, header=replace(snapshot.header, definition=definition))
         return self._write(table, decided, planned, chunk)

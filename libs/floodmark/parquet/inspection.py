@@ -2,7 +2,7 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,16 +11,29 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from floodmark.core.bounds import TIME_MAX_MS, TIME_MIN_MS
-from floodmark.core.column_types import INT96, MILLISECONDS, NANOS, TIME_UNITS, TimeUnit, fits, readable
+from floodmark.core.column_types import (
+    INT96,
+    NANOS,
+    TIME_UNITS,
+    UNDECLARED,
+    TimeUnit,
+    fits,
+    has_type,
+    readable,
+    stored_as,
+)  # fmt: skip
 from floodmark.core.errors import InvalidInput
+from floodmark.parquet.footer import chunks_of, unread_as
 from floodmark.parquet.lake import Lake, LakeFile
-from floodmark.parquet.schema import columns_of
+from floodmark.parquet.schema import columns_of, kinds_of_leaves
 
 CHUNK_BYTES = 4 * 1024 * 1024
 ROWS_AT_ONCE = 1_000_000
 DAY_MS = 86_400_000
 _CALENDARS_AGREE_FROM_MS = -2_208_988_800_000 + DAY_MS
 """1900-01-01, and a day for the zone of whoever wrote: from then on a time is the same in every calendar."""
+_SECONDS_LOOK_MS = 4_200_000_000
+"""Taken for milliseconds, the seconds of the years 1836 to 2103 are the weeks from November 1969 to February 1970."""
 
 
 Columns = tuple[tuple[str, str], ...]
@@ -48,7 +61,7 @@ def inspect(
     *,
     time_column: str,
     columns: Columns,
-    time_unit: TimeUnit = MILLISECONDS,
+    time_unit: TimeUnit = UNDECLARED,
 ) -> Inspected:
     """Read a file's footer, time range and CRC, or refuse it with the reason."""
     before = lake.file(path)
@@ -75,11 +88,14 @@ def _read(
     """How many rows a file has, their times, and its columns."""
     parquet = _opened(source)
     found = columns_of(parquet)
+    kinds = dict(found)
     check_time_column(path, found, time_column)
-    if not columns:
+    # Nanoseconds or not is for the first registered file to say: whether others agree is checked as they are written.
+    check_columns(path, found, [(name, stored_as(kind, found=kinds.get(name, kind))) for name, kind in columns])
+    _check_decodable(path, source, parquet, {time_column, *dict(columns or found)})
+    times = _time_range(path, parquet, time_column, kinds[time_column], time_unit)
+    if times is not None and not columns:  # without rows it gives a table nothing
         check_readable(path, found)
-    check_columns(path, found, columns)
-    times = _time_range(path, parquet, time_column, dict(found)[time_column], time_unit)
     return parquet.metadata.num_rows, times, found
 
 
@@ -95,7 +111,18 @@ def schema_of(lake: Lake, path: str) -> Columns:
         return columns_of(_opened(source))
 
 
-def time_range(lake: Lake, path: str, *, time_column: str, time_unit: TimeUnit = MILLISECONDS) -> Times | None:
+def row_count(lake: Lake, path: str) -> int:
+    with lake.open(path) as source, _as_parquet(path):
+        return int(_opened(source).metadata.num_rows)
+
+
+def check_decodable(lake: Lake, path: str, columns: Collection[str]) -> None:
+    """These columns must be stored in a way that Spark reads."""
+    with lake.open(path) as source, _as_parquet(path):
+        _check_decodable(path, source, _opened(source), columns)
+
+
+def time_range(lake: Lake, path: str, *, time_column: str, time_unit: TimeUnit = UNDECLARED) -> Times | None:
     """First and last millisecond and how many rows have no time; None when none has one."""
     with lake.open(path) as source, _as_parquet(path):
         parquet = _opened(source)
@@ -117,8 +144,22 @@ def _as_parquet(path: str) -> Iterator[None]:
         raise InvalidInput("not-parquet", f"{path} is not a whole Parquet file: {_first_line(error)}") from error
 
 
-def check_columns(path: str, of_file: Columns, of_table: Columns) -> None:
+def _check_decodable(path: str, source: pa.NativeFile, parquet: pq.ParquetFile, columns: Collection[str]) -> None:
+    kinds = kinds_of_leaves(parquet)
+    for chunk in chunks_of(source):
+        if chunk.leaf >= len(kinds):
+            raise ValueError(f"a group of rows has more columns than the {len(kinds)} of the schema")
+        if chunk.column in columns and (unread := unread_as(chunk, kinds[chunk.leaf])):
+            raise InvalidInput(
+                "encoding",
+                f"{path}: column {chunk.column!r} {unread}, which Spark cannot read; write the file otherwise, or list "
+                "the other columns in CREATE TABLE",
+            )
+
+
+def check_columns(path: str, of_file: Columns, of_table: Iterable[tuple[str, str]]) -> None:
     """Every column of the table must be there as what Spark reads as its type. More columns are fine."""
+    of_table = tuple(of_table)
     kinds = dict(of_file)
     has, known = _by_spelling(of_file), _by_spelling(of_table)
     for name, kind in of_table:
@@ -131,7 +172,16 @@ def check_columns(path: str, of_file: Columns, of_table: Columns) -> None:
 
 def check_readable(of: str, columns: Columns) -> None:
     """`of` is the table, or the first file of one that will take its columns."""
+    spellings = _by_spelling(columns)
     for name, kind in columns:
+        if spellings[name.lower()] > 1:
+            raise _ambiguous(of, name)
+        if not has_type(kind):
+            raise InvalidInput(
+                "column-type",
+                f"{of} has column {name!r} as {kind}, which says nothing of its values; write it with a type, or "
+                "list the columns in CREATE TABLE",
+            )
         if readable(kind) is None:
             raise InvalidInput(
                 "column-type",
@@ -154,7 +204,8 @@ def _by_spelling(columns: Columns) -> Counter[str]:
 
 def _ambiguous(path: str, name: str) -> InvalidInput:
     return InvalidInput(
-        "schema", f"{path} has columns that differ from {name!r} only in case; Spark reads none of them"
+        "schema",
+        f"{path} has columns named {name!r} or that differ from it only in case; Spark reads none of them",
     )
 
 
@@ -193,6 +244,13 @@ def _time_range(path: str, parquet: pq.ParquetFile, time_column: str, kind: str,
             "time-range",
             f"{path}: column {time_column!r} has times from {start_ms} to {last_ms} ms since 1970, which are not all "
             f"in the years 1 to 9999{_unit_advice(kind)}",
+        )
+    if kind == "int64" and time_unit.assumed and (start_ms, last_ms) != (0, 0) and abs(last_ms) < _SECONDS_LOOK_MS:
+        units = ", ".join(f"'{unit}'" for unit in TIME_UNITS)
+        raise InvalidInput(
+            "time-unit",
+            f"column {time_column!r} of {path} counts from {start_ms} to {last_ms}, which as milliseconds is "
+            f"around January 1970 and may be seconds; create the table with 'time_unit' as one of {units}",
         )
     return start_ms, last_ms, nulls
 

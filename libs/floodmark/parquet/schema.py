@@ -15,7 +15,7 @@ _PHYSICAL: Mapping[str, str] = {
 }  # fmt: skip
 _LOGICAL: Mapping[str, str] = {
     "String": "string", "Enum": "string", "JSON": "string", "BSON": "binary", "UUID": "binary", "Date": "date32[day]",
-    "Null": "int32",
+    "Null": "null",
 }  # fmt: skip
 _UNITS: Mapping[str, str] = {"milliseconds": "ms", "microseconds": "us"}
 _VARIANTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -32,6 +32,11 @@ def columns_of(parquet: pq.ParquetFile) -> tuple[tuple[str, str], ...]:
         (field.name, _flat(flat[field.name]) if field.name in flat else _nested(field.type))
         for field in parquet.schema_arrow
     )
+
+
+def kinds_of_leaves(parquet: pq.ParquetFile) -> list[str]:
+    """The type of each column that has values: of a nested one, what is innermost."""
+    return [_flat(parquet.schema.column(n)) for n in range(len(parquet.schema))]
 
 
 def _flat(leaf: Any) -> str:
