@@ -16,9 +16,9 @@ from sqlglot import exp
 
 from floodmark.query import shapes
 from floodmark.query.asked import Term
+from floodmark.query.representatives import has_several_values
 from floodmark.query.rules import Missed
 from floodmark.query.shapes import ViewShape, expression
-from floodmark.query.zeros import has_two_zeros
 from floodmark.sql.definition import Definition, analyze
 from tests.support.query_kit import COLUMNS, DAY_MS, Bench, at
 
@@ -167,14 +167,14 @@ def _text_is_any_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _zeros_are_the_same(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shapes, "tells_zeros_apart", lambda *_, **__: False)
+    patch.setattr(shapes, "tells_values_apart", lambda *_, **__: False)
 
 
 def _only_doubles_as_they_are_have_two_zeros(patch: pytest.MonkeyPatch) -> None:
     def is_double(tree: exp.Expr, columns: Mapping[str, str]) -> bool:
-        return tree.name == "fare" and has_two_zeros(tree, columns)
+        return tree.name == "fare" and has_several_values(tree, columns)
 
-    patch.setattr(shapes, "has_two_zeros", is_double)
+    patch.setattr(shapes, "has_several_values", is_double)
 
 
 @pytest.mark.parametrize("mistake", [_text_is_any_time, _zeros_are_the_same, _only_doubles_as_they_are_have_two_zeros])

@@ -16,7 +16,6 @@ from floodmark.catalog.definitions import (
     alter_table,
     create_table,
     create_view,
-    definition_hash,
     retention_ms,
 )
 from floodmark.catalog.documents import fields_of, table_request, view_request
@@ -32,6 +31,7 @@ from floodmark.ledger import paths
 from floodmark.ledger.dispatch import Offer
 from floodmark.ledger.ledger import Ledger
 from floodmark.ledger.store import LIMITS, Check, check_sizes
+from floodmark.sql.definition import definition_hash
 from tests.support.ledger_kit import HOUR_MS, Kit, segment
 from tests.support.memory_store import MemoryStore
 from tests.support.pipeline import SCHEMA, write_parquet

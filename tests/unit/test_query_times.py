@@ -179,7 +179,7 @@ def test_a_field_is_not_taken_for_the_column_of_its_name(odd_columns: Bench) -> 
     assert made.sql.endswith(" WHERE (`k0`.`f` > 0) ORDER BY `k0`.`f`")
     assert "`s`.`f` AS `k0`" in odd_columns.plan("SELECT s.f, count(*) FROM trips GROUP BY s.f").sql
     renamed = odd_columns.plan("SELECT struct(month AS f), count(*) FROM trips GROUP BY 1")
-    assert "STRUCT(`month` AS `f`) AS `k0`" in renamed.sql
+    assert "NAMED_STRUCT('f', `month`) AS `k0`" in renamed.sql
 
 
 def test_a_parameter_does_not_hide_the_column_that_is_read_in_its_place(odd_columns: Bench) -> None:

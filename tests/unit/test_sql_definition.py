@@ -49,7 +49,7 @@ def test_a_definition_is_keys_stored_columns_and_outputs() -> None:
         Stored("mean_fare__sum", Aggregate.SUM_FOR_AVG, "`fare`", None),
         Stored("mean_fare__count", Aggregate.COUNT, "`fare`", None),
         Stored("n", Aggregate.COUNT_ROWS, None, None),
-        Stored("users__hll", Aggregate.HLL, "`payload`.`user`.`id`", None),
+        Stored("users__distinct", Aggregate.DISTINCT, "`payload`.`user`.`id`", None),
         Stored("top", Aggregate.MAX, "`fare`", "`City` <> 'x'"),
     )
     assert definition.outputs == (
@@ -57,14 +57,14 @@ def test_a_definition_is_keys_stored_columns_and_outputs() -> None:
         Output("city", "key", "", ("city",)),
         Output("mean_fare", "measure", "avg", ("mean_fare__sum", "mean_fare__count")),
         Output("n", "measure", "count", ("n",)),
-        Output("users", "measure", "approx_count_distinct", ("users__hll",)),
+        Output("users", "measure", "approx_count_distinct", ("users__distinct",)),
         Output("top", "measure", "max", ("top",)),
     )
     assert definition.where == "`fare` > 0 OR `n` IS NULL"
     assert definition.columns == ("City", "event_time", "fare", "n", "payload")
     assert not definition.is_projection
     assert definition.stored_columns == (
-        "h", "city", "mean_fare__sum", "mean_fare__count", "n", "users__hll", "top",
+        "h", "city", "mean_fare__sum", "mean_fare__count", "n", "users__distinct", "top",
     )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_groups_without_aggregates_are_no_projection() -> None:
         ("count(NULL)", [("m", Aggregate.COUNT, "NULL")]),
         ("(sum(fare))", [("m", Aggregate.SUM, "`fare`")]),
         ("mean(fare)", [("m__sum", Aggregate.SUM_FOR_AVG, "`fare`"), ("m__count", Aggregate.COUNT, "`fare`")]),
-        ("approx_count_distinct(city)", [("m__hll", Aggregate.HLL, "`City`")]),
+        ("approx_count_distinct(city)", [("m__distinct", Aggregate.DISTINCT, "`City`")]),
         ("hll_sketch_agg(city)", [("m", Aggregate.HLL, "`City`")]),
         ("theta_sketch_agg(city)", [("m", Aggregate.THETA, "`City`")]),
         ("kll_sketch_agg_bigint(n)", [("m", Aggregate.KLL_BIGINT, "`n`")]),
@@ -319,7 +319,7 @@ REFUSED = [
     ("duplicate-name", "SELECT city, fare AS CITY FROM rides", "write another name"),
     ("duplicate-name", "SELECT n AS x, fare AS x FROM rides", "of the outputs x and x"),
     ("duplicate-name", "SELECT avg(fare) AS a, sum(n) AS A__SUM FROM rides", "a__sum is a column of the outputs"),
-    ("duplicate-name", "SELECT sum(n) AS d__hll, approx_count_distinct(city) AS d FROM rides", "d__hll"),
+    ("duplicate-name", "SELECT sum(n) AS d__distinct, approx_count_distinct(city) AS d FROM rides", "d__distinct"),
     ("reserved-name", "SELECT city, fare AS __ROWS FROM rides", "rename it"),
     ("group-by", "SELECT city, count(*) AS c FROM rides GROUP BY 3", "GROUP BY 3 is no position of the 2 outputs"),
     ("group-by", "SELECT city, count(*) AS c FROM rides GROUP BY 0", "no position"),

@@ -1,7 +1,5 @@
 """Creating tables and views from what a person gives: durations as text, columns from a file that is already there."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +21,7 @@ from floodmark.core.tables import (
 )
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.locations import Place, overlap, place_of
-from floodmark.sql.definition import analyze, canonical
+from floodmark.sql.definition import analyze, definition_hash
 
 TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None, RETENTION: None, TIME_UNIT: tuple(TIME_UNITS)}
 ALTERABLE = {"scan", "glob"}
@@ -155,7 +153,9 @@ def view_definition(request: ViewRequest, table: TableDefinition) -> ViewDefinit
     if not request.select.strip():
         raise InvalidInput("view", f"view {request.name!r} needs a query")
     columns = dict(table.columns)
-    analyze(request.select, table=table.name, time_column=table.time_column, bucket_ms=bucket_ms, columns=columns)
+    time_column = table.time_column
+    query = analyze(request.select, table=table.name, time_column=time_column, bucket_ms=bucket_ms, columns=columns)
+    _check_columns_known(request, table, query.columns)
     return ViewDefinition(
         name=request.name,
         table=request.table,
@@ -177,6 +177,17 @@ def _check_slices_per_bucket(request: ViewRequest, bucket_ms: int, table: TableD
             f"{SLICES_PER_BUCKET_MAX:,} slices of its table wide, which is {format_duration(widest_ms)} with "
             f"the slice_span of {format_duration(table.slice_span_ms)} that table {table.name!r} has; "
             "use smaller buckets, or a table with a larger slice_span",
+        )
+
+
+def _check_columns_known(request: ViewRequest, table: TableDefinition, named: Iterable[str]) -> None:
+    """The first file of a table may settle its columns. Until then only its time column is sure to be there."""
+    unknown = [] if table.columns else sorted(set(named) - {table.time_column})
+    if unknown:
+        raise InvalidInput(
+            "no-columns",
+            f"view {request.name!r} reads column {unknown[0]!r} of table {table.name!r}, which has no columns yet; "
+            "create the view when the table's first file is registered, or list the columns in CREATE TABLE",
         )
 
 
@@ -265,9 +276,3 @@ def retention_ms(definition: TableDefinition) -> int | None:
     """How long the data of a table is kept; None for ever."""
     kept = definition.properties.get(RETENTION)
     return None if kept is None else parse_duration_ms(kept, what=f"retention of table {definition.name!r}")
-
-
-def definition_hash(table: str, select: str, bucket_ms: int) -> str:
-    """Names what a bucket holds: two definitions with the same hash have the same rows."""
-    text = json.dumps({"table": table, "select": canonical(select), "bucket_ms": bucket_ms}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

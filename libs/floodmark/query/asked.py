@@ -18,6 +18,7 @@ from floodmark.core.tables import TableDefinition
 from floodmark.query.bounds import EVER, Bounds, TimeColumn
 from floodmark.query.rules import Miss, Missed
 from floodmark.sql.columns import Columns
+from floodmark.sql.grouping import grouped_items
 from floodmark.sql.lambdas import is_open
 from floodmark.sql.measures import aggregates_in
 from floodmark.sql.parsing import render
@@ -211,10 +212,11 @@ class _Reader:
             return None
         if any(group.args.get(kind) for kind in ("grouping_sets", "cube", "rollup", "totals")):
             raise Missed(Miss.NOT_UNDERSTOOD, f"{shown(render(group))} groups in several ways")
-        if group.args.get("all"):
+        items = grouped_items(group, is_name=lambda name: self._known.has(name) or self._named(name) is not None)
+        if items is None:
             terms = [item for item in self._items if not aggregates_in(item.tree)]
         else:
-            terms = [self._group(item) for item in group.expressions]
+            terms = [self._group(item) for item in items]
         for term in terms:
             if aggregates_in(term.tree) or term.tree.find(exp.Column) is None:
                 raise Missed(Miss.NOT_UNDERSTOOD, f"GROUP BY {shown(term.text)} is no expression of a row")

@@ -8,7 +8,7 @@ A WITH around the view may give the name `trips` to something else. So before an
 is read gets a name that no WITH of the query gives (`SourceNames`): its own, unless that is taken.
 
 Conditions on the view's keys are repeated inside, where they say what need not be read: a group satisfies them if its
-rows do. Of -0.0 and 0.0, which are one group, that is not so for all conditions.
+rows do. Of -0.0 and 0.0, or of maps with other orders, which are one group, that is not so for all conditions.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +27,7 @@ from floodmark.sql.names import Names
 from floodmark.sql.parsing import parse_query, parse_select, render
 from floodmark.sql.rules import Rule, refused, shown
 from floodmark.sql.shape import check_expression
+from floodmark.sql.struct_names import check_field_names
 
 
 class SourceNames:
@@ -145,10 +146,11 @@ def _on_keys(tree: exp.Query, node: exp.Table, shape: ViewShape, qualifier: str)
     for condition in conjuncts(where.this):
         try:
             check_expression(condition)
+            check_field_names(condition)
         except InvalidInput:
             continue  # it is applied outside, as everything is
         columns = list(condition.find_all(exp.Column))
-        if columns and all(_key(column, node, keys) for column in columns) and not shape.sees_zeros(condition):
+        if columns and all(_key(column, node, keys) for column in columns) and not shape.sees_values(condition):
             yield rename_parameters(condition.transform(lambda part: _spelled(part, node, keys, qualifier)))
 
 

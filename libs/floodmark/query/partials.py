@@ -4,14 +4,14 @@
     sum(x)           s                       sum(x)                     sum(...)
     count(x)         c                       count(x)                   coalesce(sum(...), 0)
     avg(x)           a__sum, a__count        sum(x), count(x)           sum(...) / sum(...)
-    approx_count_distinct(x)   d__hll        hll_sketch_agg(x)          hll_sketch_estimate(hll_union_agg(...))
+    approx_count_distinct(x)   d__distinct   hll_sketch_agg(hash of x)  hll_sketch_estimate(hll_union_agg(...))
 
 The count of nothing is 0 and the sum of nothing is NULL, in each step. A FILTER that says more than the stored one does
 is applied to the view's rows, if it is about their keys.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sqlglot import exp
@@ -156,7 +156,8 @@ class Measure:
 
     def _sketched(self, shape: ViewShape) -> Merge:
         if self._function == "approx_count_distinct":
-            partial = self._partial(shape, Aggregate.HLL, "hll_sketch_agg")
+            hashes = self._partial(shape, Aggregate.DISTINCT, "hll_sketch_agg")
+            partial = replace(hashes, of_base=lambda: self._base("hll_sketch_agg", _hash(self._counted.tree)))
             return Merge((partial,), lambda p: _coalesced(_estimate(_function("hll_union_agg", p[0]))))
         if self._function not in _SKETCHES:
             raise self._missing()
@@ -239,6 +240,12 @@ def _coalesced_sum(partial: exp.Expr) -> exp.Expr:
 
 def _estimate(sketch: exp.Expr) -> exp.Expr:
     return _function("hll_sketch_estimate", sketch)
+
+
+def _hash(tree: exp.Expr) -> exp.Expr:
+    """What the worker stores a sketch of. The hash of NULL is a number, as if it were a value."""
+    has_value = exp.Not(this=exp.Is(this=exp.paren(tree.copy()), expression=exp.Null()))
+    return exp.Case(ifs=[exp.If(this=has_value, true=_function("xxhash64", tree))])
 
 
 def _or_null(count: exp.Expr) -> exp.Expr:

@@ -19,14 +19,15 @@ from floodmark.core.dispatch import Progress
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.runs import NO_RUNS, Runs
-from floodmark.core.tables import TableDefinition, ViewHeader, ViewStatus
+from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader, ViewStatus
 from floodmark.ledger import codec, paths
 from floodmark.ledger.dispatch import decode_records
 from floodmark.ledger.store import Node, WatchableStore
+from floodmark.query.earlier import as_built_before
 from floodmark.query.routing import Router
 from floodmark.query.shapes import ViewShape
 from floodmark.query.snapshots import ViewSnapshot
-from floodmark.sql.definition import analyze
+from floodmark.sql.definition import Definition, analyze, definition_hash
 
 log = structlog.get_logger()
 
@@ -172,13 +173,7 @@ class Pictures:
         seen = self._seen[view] = _Seen(header)
         table = self._tables[header.definition.table]
         try:
-            definition = analyze(
-                header.definition.select,
-                table=table.name,
-                time_column=table.time_column,
-                bucket_ms=header.definition.bucket_ms,
-                columns=dict(table.columns),
-            )
+            definition = _definition(header.definition, table)
             seen.shape = ViewShape(definition, dict(table.columns))
         except InvalidInput as error:
             seen.refusal = str(error)
@@ -277,3 +272,16 @@ class Pictures:
             views = [seen for _, seen in sorted(self._seen.items()) if seen.header.definition.table == table]
             self._published[table] = tuple(seen.snapshot() for seen in views)
         self._dirty.clear()
+
+
+def _definition(view: ViewDefinition, table: TableDefinition) -> Definition:
+    definition = analyze(
+        view.select,
+        table=table.name,
+        time_column=table.time_column,
+        bucket_ms=view.bucket_ms,
+        columns=dict(table.columns),
+    )
+    if view.hash == definition_hash(view.table, view.select, view.bucket_ms):
+        return definition
+    return as_built_before(definition, view.name)

@@ -306,7 +306,9 @@ def _mentioned(tree: exp.Query, table: TableDefinition) -> frozenset[str]:
     everything = frozenset(name for name, _ in table.columns)
     stars = (star for star in tree.find_all(exp.Star) if not is_row_count(star))
     natural = any(join.args.get("method") == "NATURAL" for join in tree.find_all(exp.Join))
-    if natural or next(stars, None) is not None:
+    # FROM trips AS x(a, b): the names are those of all columns, by position.
+    renamed = any(alias.columns for node in tree.find_all(exp.Table) if (alias := node.args.get("alias")) is not None)
+    if natural or renamed or next(stars, None) is not None:
         return everything
     words = {identifier.name.lower() for identifier in tree.find_all(exp.Identifier)}
     return frozenset(name for name in everything if name.lower() in words) | {table.time_column}

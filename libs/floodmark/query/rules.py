@@ -29,6 +29,7 @@ class Miss(StrEnum):
     AGGREGATE_NOT_IN_VIEW = "aggregate-not-in-view"
     TYPE_UNKNOWN = "type-unknown"
     SIGN_OF_ZERO = "sign-of-zero"
+    ORDER_OF_MAP = "order-of-map"
     DECIMAL_AVERAGE = "decimal-average"
     NOTHING_CURRENT = "nothing-current"
     COSTS_MORE = "costs-more"

@@ -8,8 +8,8 @@ from sqlglot import exp
 
 from floodmark.query.asked import Term, conjuncts
 from floodmark.query.moments import DAY_US, UNITS_US
+from floodmark.query.representatives import has_several_values, tells_values_apart
 from floodmark.query.rules import Miss, Missed
-from floodmark.query.zeros import has_two_zeros, tells_zeros_apart
 from floodmark.sql.clock import TEMPORAL
 from floodmark.sql.functions import AGGREGATES
 from floodmark.sql.model import Definition, Stored
@@ -60,10 +60,10 @@ class ViewShape:
         self.conditions = sorted({condition for _, _, condition in self.stored}, key=len, reverse=True)
         """Of what is stored, those that say most first."""
         trees = {name: expression(text) for text, name in self.keys.items()}
-        self._zeros = frozenset(
-            name for name, tree in trees.items() if not definition.is_projection and has_two_zeros(tree, columns)
+        self._merging = frozenset(
+            name for name, tree in trees.items() if not definition.is_projection and has_several_values(tree, columns)
         )
-        """Keys that are 0.0 for rows with -0.0 as well."""
+        """Keys that are 0.0 for rows with -0.0 as well, or a map for rows with its entries in another order."""
         self._times = {name: cut for name, tree in trees.items() if (cut := _cut(tree)) is not None}
 
     def derived(self, term: Term, *, exactly: bool = False) -> exp.Expr | None:
@@ -73,16 +73,25 @@ class ViewShape:
         value that is merely equal, as 0.0 is to -0.0, will not do.
         """
         found = self._derived(term.tree, term)
-        if found is not None and self._zeros and tells_zeros_apart(found, self._zeros, exactly=exactly):
-            told = f"{shown(term.text)} is not the same for -0.0 and 0.0, which are one group of the view"
-            raise Missed(Miss.SIGN_OF_ZERO, told)
+        if found is not None and self._merging and tells_values_apart(found, self._merging, exactly=exactly):
+            raise self._apart(term)
         return found
 
-    def sees_zeros(self, condition: exp.Expr) -> bool:
+    def sees_values(self, condition: exp.Expr) -> bool:
         """Whether a condition on keys may hold for a group and not for each of its rows, as one on the text of 0.0."""
-        zeros = {name.lower() for name in self._zeros}
-        named = frozenset(found.name for found in condition.find_all(exp.Column) if found.name.lower() in zeros)
-        return tells_zeros_apart(condition, named, exactly=False)
+        merging = {name.lower() for name in self._merging}
+        named = frozenset(found.name for found in condition.find_all(exp.Column) if found.name.lower() in merging)
+        return tells_values_apart(condition, named, exactly=False)
+
+    def _apart(self, term: Term) -> Missed:
+        names = {found.name for found in term.tree.find_all(exp.Column)}
+        if any("map<" in self._columns.get(name, "") for name in names):
+            told = (
+                f"{shown(term.text)} may depend on the order of a map's entries, which a group of the view has sorted"
+            )
+            return Missed(Miss.ORDER_OF_MAP, told)
+        told = f"{shown(term.text)} is not the same for -0.0 and 0.0, which are one group of the view"
+        return Missed(Miss.SIGN_OF_ZERO, told)
 
     def _derived(self, tree: exp.Expr, term: Term) -> exp.Expr | None:
         # A name is one of a field, a parameter or an alias, though a column may be called the same.

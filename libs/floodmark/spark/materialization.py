@@ -35,6 +35,7 @@ _CALLS: Mapping[Aggregate, str] = {
     Aggregate.MIN: "min({0})",
     Aggregate.MAX: "max({0})",
     Aggregate.HLL: "hll_sketch_agg({0})",
+    Aggregate.DISTINCT: "hll_sketch_agg(CASE WHEN ({0}) IS NOT NULL THEN xxhash64({0}) END)",
     Aggregate.THETA: "theta_sketch_agg({0})",
     Aggregate.KLL_BIGINT: "kll_sketch_agg_bigint({0})",
     Aggregate.KLL_DOUBLE: "kll_sketch_agg_double({0})",

@@ -10,6 +10,7 @@ from floodmark.sql.functions import WITHOUT_PARENTHESES
 from floodmark.sql.lambdas import rename_parameters
 from floodmark.sql.parsing import render
 from floodmark.sql.rules import Rule, refused, shown
+from floodmark.sql.struct_names import check_field_names
 
 _ARROW_TIMES = ("timestamp", "date")
 
@@ -31,6 +32,7 @@ class Columns:
     def resolved(self, root: exp.Expr) -> exp.Expr:
         """The same expression over the table's own names, without qualifiers, and with parameters named anew."""
         tree = root.transform(lambda node: self._resolve(node) if isinstance(node, exp.Column) else node)
+        check_field_names(tree)
         rename_parameters(tree)
         check_clock_words(tree, times=self._times)
         return tree

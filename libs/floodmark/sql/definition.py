@@ -6,13 +6,15 @@
 Nothing is decided by looking at text. Nothing is read but the arguments.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
 from floodmark.sql.columns import Columns
 from floodmark.sql.grouping import Selected, group_texts
-from floodmark.sql.measures import measure, refuse_aggregates
+from floodmark.sql.measures import aggregates_in, measure, refuse_aggregates
 from floodmark.sql.model import Aggregate, Definition, Key, Output, Stored
 from floodmark.sql.names import folded
 from floodmark.sql.parsing import bounded_depth, check_rendering, parse_select, render
@@ -23,7 +25,7 @@ from floodmark.sql.timekeys import check_time_key
 BUILD_COLUMNS = frozenset({"__bucket_ms", "__rows"})
 """What the worker adds to rows while it groups them."""
 
-__all__ = ["Aggregate", "Definition", "Key", "Output", "Stored", "analyze", "canonical"]
+__all__ = ["Aggregate", "Definition", "Key", "Output", "Stored", "analyze", "canonical", "definition_hash"]
 
 
 def analyze(select: str, *, table: str, time_column: str, bucket_ms: int, columns: Mapping[str, str]) -> Definition:
@@ -55,6 +57,16 @@ def _analyzed(select: str, table: str, time_column: str, bucket_ms: int, columns
     _check_names(definition)
     check_rendering(tree)
     return definition
+
+
+def definition_hash(table: str, select: str, bucket_ms: int) -> str:
+    """Names what a bucket holds: two definitions with the same hash have the same rows."""
+    held = {"table": table, "select": canonical(select), "bucket_ms": bucket_ms}
+    with bounded_depth():
+        calls = {call.name.lower() for call in aggregates_in(parse_select(select))}
+    if "approx_count_distinct" in calls:
+        held["distinct"] = "xxhash64"  # files from before have sketches of the values themselves
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def canonical(select: str) -> str:

@@ -42,9 +42,10 @@ AGGREGATES = STORABLE | INSTEAD.keys() | {
     "count_min_sketch", "covar_pop", "covar_samp", "first", "first_value", "histogram_numeric", "hll_union_agg",
     "kll_merge_agg_bigint", "kll_merge_agg_double", "kll_merge_agg_float", "kurtosis", "last", "last_value", "listagg",
     "max_by", "measure", "min_by", "mode", "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2",
-    "regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "skewness", "string_agg", "theta_intersection_agg",
-    "theta_union_agg", "tuple_intersection_agg_double", "tuple_intersection_agg_integer", "tuple_sketch_agg_double",
-    "tuple_sketch_agg_integer", "tuple_union_agg_double", "tuple_union_agg_integer",
+    "regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "schema_of_variant_agg", "skewness", "string_agg",
+    "theta_intersection_agg", "theta_union_agg", "tuple_intersection_agg_double", "tuple_intersection_agg_integer",
+    "tuple_sketch_agg_double", "tuple_sketch_agg_integer", "tuple_union_agg_double", "tuple_union_agg_integer",
+    "vector_avg", "vector_sum",
 }  # fmt: skip
 
 GROUPING = frozenset({"grouping", "grouping_id"})
@@ -77,6 +78,9 @@ WITHOUT_PARENTHESES = frozenset({
     "user", "current_catalog", "current_database", "current_schema", "current_path", "_metadata",
 })  # fmt: skip
 """Names that mean no column of the table where the table has none of that name: functions, and the file a row is in."""
+
+ALWAYS_CALLS = frozenset({"current_path"})
+"""Calls without parentheses even where a column has that name: only `backticks` or a qualifier mean the column."""
 
 OF_TIMES = frozenset({
     "add_months", "convert_timezone", "date", "date_add", "date_diff", "date_format", "date_part", "date_sub",

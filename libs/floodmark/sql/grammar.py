@@ -312,6 +312,51 @@ class DefinitionDialect(Spark):
     Parser = DefinitionParser
 
 
+_AFTER_A_NAME = frozenset({
+    TokenType.COMMA, TokenType.R_PAREN, TokenType.DOT, TokenType.DCOLON, TokenType.L_BRACKET, TokenType.EQ,
+    TokenType.NEQ, TokenType.NULLSAFE_EQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE, TokenType.PIPE,
+    TokenType.CARET, TokenType.AMP, TokenType.DPIPE, TokenType.SLASH, TokenType.MOD,
+})  # fmt: skip
+"""What an expression may not begin with: a word before it is one whole expression, or the first operand."""
+_AFTER_A_STAR = frozenset({TokenType.COMMA, TokenType.R_PAREN, TokenType.FROM, TokenType.SEMICOLON})
+_NAMES_TOO = frozenset({
+    TokenType.FROM, TokenType.ALIAS, TokenType.IS, TokenType.IN, TokenType.AND, TokenType.OR, TokenType.BETWEEN,
+    TokenType.LIKE, TokenType.ILIKE, TokenType.RLIKE, TokenType.DIV, TokenType.COLLATE, TokenType.WHERE,
+    TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.LIMIT, TokenType.UNION, TokenType.EXCEPT,
+    TokenType.INTERSECT,
+})  # fmt: skip
+"""Words that Spark may take for a column after ALL: `SELECT all FROM t` is a column FROM, named t, of no table."""
+_OF_SETS = frozenset({TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT, TokenType.LIMIT})
+_COMPARED = frozenset({*_PREDICATES, *(token for token, (level, _) in _OPERATORS.items() if level == _COMPARISON)})
+
+
+def with_names_called_all(tokens: list[Token]) -> list[Token]:
+    """ALL as Spark reads it: a word of SELECT, of a call, of a set operation or of a comparison, or else a name."""
+    for token, before, then, later in zip(
+        tokens, [None, *tokens], [*tokens[1:], None], [*tokens[2:], None, None], strict=False
+    ):
+        if token.token_type is TokenType.ALL and not _is_quantifier(token, before, then, later):
+            token.token_type = TokenType.VAR
+    return tokens
+
+
+def _is_quantifier(token: Token, before: Token | None, then: Token | None, later: Token | None) -> bool:
+    place = before.token_type if before is not None else None
+    follows = then.token_type if then is not None else None
+    if place in _OF_SETS:
+        return True
+    if place in _COMPARED:
+        return follows is TokenType.L_PAREN
+    if place is TokenType.GROUP_BY or place not in (TokenType.SELECT, TokenType.HINT, TokenType.L_PAREN):
+        return False
+    if follows is None or follows in _AFTER_A_NAME:
+        return False
+    is_star = follows is TokenType.STAR and (later is None or later.token_type in _AFTER_A_STAR)
+    if follows in _NAMES_TOO or (follows is TokenType.STAR and not is_star):
+        raise ParseError(f"{token.text} is a word of SQL here; write `{token.text}` for the column")
+    return True
+
+
 def with_suffixed_numbers(tokens: list[Token]) -> list[Token]:
     """1L, 1.5BD and their like, which the tokenizer takes for names."""
     for token in tokens:

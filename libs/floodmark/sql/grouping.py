@@ -1,6 +1,6 @@
 """GROUP BY: by expressions, by the outputs' names, by their positions, or by ALL of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -33,9 +33,12 @@ def group_texts(select: exp.Select, outputs: Sequence[Selected], columns: Column
         raise refused(
             Rule.GROUPING_SETS, f"{shown(render(group))} groups in several ways; write a view for each GROUP BY"
         )
-    if group.args.get("all"):
+    items = grouped_items(
+        group, is_name=lambda name: columns.has(name) or any(output.name.lower() == name for output in outputs)
+    )
+    if items is None:
         return [output.text for output in outputs if output.measure is None]
-    texts = [_text(item, outputs, columns) for item in group.expressions]
+    texts = [_text(item, outputs, columns) for item in items]
     if missing := [text for text in texts if text not in {output.text for output in outputs}]:
         raise refused(
             Rule.KEY_NOT_SELECTED,
@@ -43,6 +46,19 @@ def group_texts(select: exp.Select, outputs: Sequence[Selected], columns: Column
             "select it too",
         )
     return texts
+
+
+def grouped_items(group: exp.Group, *, is_name: Callable[[str], bool]) -> list[exp.Expr] | None:
+    """What GROUP BY lists, or None for all outputs that are no aggregates.
+
+    ALL means those only where neither a column nor an output has that name, and then with and without quotes.
+    """
+    items: list[exp.Expr] = group.expressions
+    alone = items[0].unnest() if len(items) == 1 else None
+    is_all = isinstance(alone, exp.Column) and len(alone.parts) == 1 and alone.name.lower() == "all"
+    if not is_all and not group.args.get("all"):
+        return items
+    return [exp.column("all", quoted=True)] if is_name("all") else None
 
 
 def _text(item: exp.Expr, outputs: Sequence[Selected], columns: Columns) -> str:

@@ -66,7 +66,7 @@ def _stored(name: str, call: exp.Anonymous, condition: str | None) -> tuple[Outp
         total = Stored(f"{name}__sum", Aggregate.SUM_FOR_AVG, argument, condition)
         columns = (total, Stored(f"{name}__count", Aggregate.COUNT, argument, condition))
     elif function == "approx_count_distinct":
-        columns = (Stored(f"{name}__hll", Aggregate.HLL, argument, condition),)
+        columns = (Stored(f"{name}__distinct", Aggregate.DISTINCT, argument, condition),)
     elif function == "count" and _counts_rows(call.expressions[0]):
         columns = (Stored(name, Aggregate.COUNT_ROWS, None, condition),)
     else:

@@ -15,6 +15,8 @@ class Aggregate(StrEnum):
     MAX = "max"
     SUM_FOR_AVG = "sum_for_avg"
     HLL = "hll"
+    DISTINCT = "distinct"
+    """A sketch of the values' hashes: `hll_sketch_agg` takes few types, and does not count an empty text."""
     THETA = "theta"
     KLL_BIGINT = "kll_bigint"
     KLL_DOUBLE = "kll_double"

@@ -13,10 +13,12 @@ from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from floodmark.core.errors import InvalidInput
-from floodmark.sql.functions import UNIT_FIRST
-from floodmark.sql.grammar import DefinitionDialect, DefinitionParser, with_suffixed_numbers
+from floodmark.sql.functions import ALWAYS_CALLS, UNIT_FIRST
+from floodmark.sql.grammar import DefinitionDialect, DefinitionParser, with_names_called_all, with_suffixed_numbers
 from floodmark.sql.lambdas import mark_parameters
+from floodmark.sql.lexing import lexed
 from floodmark.sql.rules import Rule, refused, shown
+from floodmark.sql.struct_names import name_fields
 
 TEXT_BYTES_MAX = 64 * 1024
 TOKENS_MAX = 10_000
@@ -58,6 +60,7 @@ def parse_query(text: str) -> exp.Query:
         tree = statements[0] if len(statements) == 1 else None
         if tree is not None:
             tree = tree.transform(_normalised, copy=False)
+            name_fields(tree)
             mark_parameters(tree)
     except ParseError as error:
         raise refused(Rule.NOT_SQL, _told(error)) from error
@@ -105,7 +108,10 @@ def tokens_of(text: str) -> list[Token]:
     if size > TEXT_BYTES_MAX:
         raise refused(Rule.NOT_SQL, f"the text has {size} bytes, at most {TEXT_BYTES_MAX} are read")
     try:
-        tokens = with_suffixed_numbers(_with_doubled_quotes(DefinitionDialect().tokenize(text), text))
+        cut = lexed(text)
+        tokens = with_suffixed_numbers(_with_doubled_quotes(DefinitionDialect().tokenize(cut.text), cut.text))
+        cut.check(tokens)
+        with_names_called_all(tokens)
     except (TokenError, ParseError) as error:
         raise refused(Rule.NOT_SQL, shown(str(error))) from error
     if len(tokens) > TOKENS_MAX:
@@ -167,4 +173,18 @@ def _normalised(node: exp.Expr) -> exp.Expr:
             unit = node.expressions[0]
             if isinstance(unit, exp.Column) and len(unit.parts) == 1:
                 unit.replace(exp.var(unit.name.upper()))
+    elif isinstance(node, exp.Column) and is_bare(node.parts[0], *ALWAYS_CALLS):
+        if len(node.parts) > 1:
+            raise ParseError(f"{node.parts[0].name} is a function and has no fields; write it in `backticks`")
+        return exp.Anonymous(this=node.name.upper())
+    elif isinstance(node, exp.Group) and len(node.expressions) == 1:
+        named = node.expressions[0]
+        if isinstance(named, exp.Column) and len(named.parts) == 1 and is_bare(named.this, "all"):
+            node.set("expressions", None)
+            node.set("all", value=True)
     return node
+
+
+def is_bare(name: exp.Expr, *words: str) -> bool:
+    """Whether it is one of these words, without quotes."""
+    return not name.args.get("quoted") and name.name.lower() in words

@@ -1,7 +1,8 @@
-"""Two zeros that are one group: GROUP BY makes 0.0 of -0.0, and everything that was grouped has lost the difference.
+"""Keys of which one group has several values: GROUP BY makes 0.0 of -0.0, and sorts the entries of a map.
 
-A view that keeps groups by a float or a double has 0.0 for rows of both. Whoever compares it sees nothing of that; its
-text, its sign and its largest value would be others than those of the table's rows.
+A view that keeps groups by a float, a double or a map has one value for rows of several. Whoever compares it sees
+nothing of that; the text and the sign of a zero, its largest value, the first entry of a map and its text would be
+others than those of the table's rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ _EXACT = {
     exp.DType.BOOLEAN, exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT, exp.DType.DECIMAL,
 }  # fmt: skip
 _REAL = {exp.DType.FLOAT, exp.DType.DOUBLE}
-_WITHOUT_FLOATS = (
+_OF_ONE_VALUE = (
     *_EXACT, exp.DType.TEXT, exp.DType.BINARY, exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ,
     exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ,
 )  # fmt: skip
@@ -35,23 +36,27 @@ _OTHER_FORMS = (
 )  # fmt: skip
 """Text, whole numbers and truth."""
 _STILL_EQUAL = (exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul)
-_BLIND_FUNCTIONS = frozenset({"abs", "floor", "ceil", "ceiling", "isnull", "isnotnull", "isnan"})
+_BLIND_FUNCTIONS = frozenset({
+    "abs", "floor", "ceil", "ceiling", "isnull", "isnotnull", "isnan", "size", "cardinality",
+})  # fmt: skip
+_SEVERAL = ("float", "double", "map<")
+"""Arrow types, perhaps inside others, of which values that are not the same are one group."""
 
 
-def has_two_zeros(tree: exp.Expr, columns: Mapping[str, str]) -> bool:
-    """Whether a value may be a float or have one inside. `columns` are the table's, with their Arrow types."""
+def has_several_values(tree: exp.Expr, columns: Mapping[str, str]) -> bool:
+    """Whether a value may be a float or a map, or have one inside. `columns` are the table's: name and Arrow type."""
     tree = tree.unnest()
     if (kind := kind_of(tree, columns)) is not None:
         return isinstance(kind, Real)
     if (values := _values(tree)) is not None:
-        return any(has_two_zeros(value, columns) for value in values)
+        return any(has_several_values(value, columns) for value in values)
     if isinstance(tree, exp.Column):
         arrow = columns.get(tree.name, "")
-        is_other = bool(arrow) and "float" not in arrow and "double" not in arrow
+        is_other = bool(arrow) and not any(kind in arrow for kind in _SEVERAL)
     elif isinstance(tree, exp.Dot | exp.Bracket):
-        is_other = not has_two_zeros(tree.this, columns)
+        is_other = not has_several_values(tree.this, columns)
     elif isinstance(tree, exp.Cast):
-        is_other = tree.to.this in _WITHOUT_FLOATS
+        is_other = tree.to.this in _OF_ONE_VALUE
     elif isinstance(tree, exp.Anonymous):
         is_other = tree.name.lower() in _OTHER_FUNCTIONS
     else:
@@ -66,10 +71,10 @@ def _values(tree: exp.Expr) -> Sequence[exp.Expr] | None:
     return tree.expressions if isinstance(tree, exp.Anonymous) and tree.name.lower() in _CHOICES else None
 
 
-def tells_zeros_apart(tree: exp.Expr, keys: frozenset[str], *, exactly: bool) -> bool:
-    """Whether an expression over such keys may have another value for -0.0 than for 0.0.
+def tells_values_apart(tree: exp.Expr, keys: frozenset[str], *, exactly: bool) -> bool:
+    """Whether an expression over such keys may not be the same for all values of one group.
 
-    A value that is equal for both is a group as good as the other, unless it must be exactly the one of the rows.
+    A value that is equal for all is a group as good as any other, unless it must be exactly the one of the rows.
     """
     return any(_is_seen(found, exactly=exactly) for found in tree.find_all(exp.Column) if found.name in keys)
 
