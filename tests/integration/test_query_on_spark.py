@@ -64,7 +64,10 @@ SELECT = """
 SELECT date_trunc('HOUR', t) AS hour, zone, count(*) AS c, count(i) AS ci, sum(i) AS si, sum(l) AS sl, sum(d) AS sd,
        sum(f) AS sf, sum(price) AS sp, avg(price) AS ap, avg(i) AS ai, avg(rate) AS ar, min(price) AS lo,
        max(t) AS last, sum(price * (1 - rate)) AS discounted, sum(CASE WHEN i > 3 THEN price ELSE 0.00 END) AS some,
-       sum(wide) AS sw, avg(wide) AS aw, approx_count_distinct(l) AS dl, hll_sketch_agg(zone) AS hz,
+       sum(wide) AS sw, avg(wide) AS aw, approx_count_distinct(l) AS dl,
+       approx_count_distinct(zone) AS dz, approx_count_distinct(d) AS dd, approx_count_distinct(i > 3) AS di,
+       approx_count_distinct(price > 300.00) AS dp, approx_count_distinct(CAST(t AS DATE)) AS dt,
+       hll_sketch_agg(zone) AS hz,
        theta_sketch_agg(l) AS tl, kll_sketch_agg_double(d) AS kd, kll_sketch_agg_bigint(l) AS kl,
        sum(i) FILTER (WHERE i > 2) AS large, sum(CAST(rate AS DECIMAL(38, 18)) * -1) AS negative
 FROM trips GROUP BY 1, 2
@@ -82,6 +85,9 @@ QUERIES = [
     "SELECT avg(price) * 2 AS double, sum(price) + 1 AS more, coalesce(sum(l), 0) FROM trips GROUP BY zone",
     "SELECT approx_count_distinct(l), zone FROM trips GROUP BY zone",
     "SELECT approx_count_distinct(l) FROM trips WHERE zone = 'nowhere'",
+    "SELECT approx_count_distinct(zone), approx_count_distinct(d), approx_count_distinct(i > 3) FROM trips",
+    "SELECT zone, approx_count_distinct(i > 3), approx_count_distinct(CAST(t AS DATE)) FROM trips GROUP BY 1",
+    "SELECT approx_count_distinct(price > 300.00), approx_count_distinct(zone) FROM trips WHERE zone <> ''",
     "SELECT hll_sketch_estimate(hll_sketch_agg(zone)) AS e FROM trips",
     "SELECT theta_sketch_estimate(theta_sketch_agg(l)) AS e FROM trips",
     "SELECT round(kll_sketch_get_quantile_double(kll_sketch_agg_double(d), 0.5D), 0) AS m FROM trips",
@@ -109,11 +115,11 @@ def spark() -> Iterator[SparkSession]:
 
 def _rows(hour: int) -> list[dict[str, Any]]:
     start = dt.datetime(1970, 1, 1, hour, tzinfo=dt.UTC)
-    zones = ["a", "ä", None, "Ω"]
+    zones = ["a", "ä", None, "Ω", ""]
     return [
         {
             "t": start + dt.timedelta(minutes=7 * n, microseconds=n),
-            "zone": zones[(n + hour) % 4],
+            "zone": zones[(n + hour) % 5],
             "i": None if n == 5 else n + hour,
             "l": (-1) ** n * 2**40 + n,
             "d": None if n == 1 else n / 3,

@@ -17,8 +17,9 @@ from sqlglot.tokenizer_core import TokenType
 
 from floodmark.query import bounds, kinds, moments
 from floodmark.spark.session import open_session
-from floodmark.sql import grammar
+from floodmark.sql import columns, grammar, parsing
 from floodmark.sql.columns import Columns
+from floodmark.sql.lexing import Lexed
 from floodmark.sql.parsing import render
 from tests.support.spark_judge import (
     COLUMNS,
@@ -33,6 +34,7 @@ from tests.support.spark_judge import (
     typing,
 )
 from tests.support.spark_times import KINDS, Timed, bounding, frame, understood
+from tests.support.spark_words import PlanParser, read_differently, worded
 
 pytestmark = pytest.mark.timeout(900 if "FLOODMARK_JUDGED" not in os.environ else 7200)
 
@@ -55,6 +57,11 @@ def parser(spark: SparkSession) -> Parser:
 
 
 @pytest.fixture(scope="module")
+def plans(spark: SparkSession) -> PlanParser:
+    return PlanParser(spark)
+
+
+@pytest.fixture(scope="module")
 def analyzer(spark: SparkSession) -> Analyzer:
     return Analyzer(spark, COLUMNS)
 
@@ -72,6 +79,15 @@ def bound_differently(parser: Parser, counts: Counter[str]) -> Iterator[Differen
             counts["read"] += 1
             if (difference := binding(parser, text, tree)) is not None:
                 yield difference
+
+
+def worded_differently(plans: PlanParser, counts: Counter[str]) -> Iterator[Difference]:
+    for n in range(JUDGED):
+        text = worded(random.Random(f"{SEED} {n}"))
+        difference, is_read = read_differently(plans, text)
+        counts["read"] += is_read
+        if difference is not None:
+            yield difference
 
 
 def typed_differently(analyzer: Analyzer, counts: Counter[str]) -> Iterator[Difference]:
@@ -95,6 +111,14 @@ def test_operators_bind_as_they_do_for_spark(parser: Parser) -> None:
     counts: Counter[str] = Counter()
     assert list(bound_differently(parser, counts)) == []
     assert counts["read"] > 0.9 * JUDGED
+
+
+@pytest.mark.scenario("Q13")
+def test_comments_quotes_hints_and_words_are_sparks(plans: PlanParser) -> None:
+    """INV-12: what stands in a comment or between quotes is nothing else, and no word is a name by mistake."""
+    counts: Counter[str] = Counter()
+    assert list(worded_differently(plans, counts)) == []
+    assert counts["read"] > 0.4 * JUDGED, "many of them are no SQL on purpose"
 
 
 @pytest.mark.scenario("Q13")
@@ -122,6 +146,27 @@ def test_a_name_means_the_column_that_it_means_to_spark(analyzer: Analyzer) -> N
     written, ours = analyzer.types(texts), analyzer.types(resolved)
     assert None not in written
     assert [text for text, one, other in zip(texts, written, ours, strict=True) if one != other] == []
+
+
+@pytest.mark.scenario("Q13")
+def test_fields_of_a_struct_are_called_as_they_were_written(analyzer: Analyzer) -> None:
+    """However the columns are called that a rewrite puts in their place: the type has the fields' names."""
+    assert structs_named_differently(analyzer) == []
+
+
+def structs_named_differently(analyzer: Analyzer) -> list[str]:
+    dice = random.Random(SEED)
+    forms = ("struct({}, {})", "({}, {})", "struct({} AS x, {})", "(({}), i + 1, {})", "struct(struct({}), {}, 1)",
+             "array(struct({}, count(*)), struct({}, 2L))", "to_json(struct({}, {}))")  # fmt: skip
+    texts = []
+    for _ in range(min(JUDGED, 500)):
+        one, other = dice.sample([name for name in COLUMNS if name not in "uv"], 2)
+        texts.append(dice.choice(forms).format(*(reference(dice, [name], "judged") for name in (one, other))))
+    known = Columns(COLUMNS, qualifier="judged", time_column="t")
+    resolved = [render(known.resolved(tree)) for text in texts if (tree := tree_of(text)) is not None]
+    assert len(resolved) == len(texts)
+    written, ours = analyzer.types(texts), analyzer.types(resolved)
+    return [text for text, one, other in zip(texts, written, ours, strict=True) if one != other]
 
 
 # -- with a mend taken out again, it is found --------------------------------------------------------------------------
@@ -169,6 +214,40 @@ def test_operators_that_bind_otherwise_are_found(
 ) -> None:
     mistake(monkeypatch)
     assert next(bound_differently(parser, Counter()), None) is not None
+
+
+def _comments_and_quotes_are_sqlglots(patch: pytest.MonkeyPatch) -> None:
+    class Uncut(Lexed):
+        def check(self, _: object) -> None:
+            pass
+
+    patch.setattr(parsing, "lexed", lambda text: Uncut(text, frozenset(), 0))
+
+
+def _all_is_never_a_name(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(parsing, "with_names_called_all", lambda tokens: tokens)
+
+
+def _commas_may_have_nothing_after_them(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(grammar.DefinitionParser, "_parse_csv", SparkParser._parse_csv)
+
+
+@pytest.mark.parametrize(
+    "mistake", [_comments_and_quotes_are_sqlglots, _all_is_never_a_name, _commas_may_have_nothing_after_them]
+)
+def test_texts_that_are_cut_up_otherwise_are_found(
+    plans: PlanParser, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mistake(monkeypatch)
+    assert next(worded_differently(plans, Counter()), None) is not None
+
+
+def test_fields_that_are_called_after_other_columns_are_found(
+    analyzer: Analyzer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "name_fields", lambda _: None)
+    monkeypatch.setattr(columns, "check_field_names", lambda _: None)
+    assert structs_named_differently(analyzer)
 
 
 def _a_negative_number_has_the_size_of_its_type(patch: pytest.MonkeyPatch) -> None:

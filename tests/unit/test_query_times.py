@@ -182,6 +182,12 @@ def test_a_field_is_not_taken_for_the_column_of_its_name(odd_columns: Bench) -> 
     assert "NAMED_STRUCT('f', `month`) AS `k0`" in renamed.sql
 
 
+def test_columns_that_are_named_by_their_position_are_all_there(odd_columns: Bench) -> None:
+    """Were one left out that the query does not name, the next would have its name."""
+    made = odd_columns.plan("SELECT c, count(*) FROM trips AS x(a, b, c, d, e, f) GROUP BY 1")
+    assert [source.columns for source in made.sources] == [("t", "month", "seen", "f", "s", "many")]
+
+
 def test_a_parameter_does_not_hide_the_column_that_is_read_in_its_place(odd_columns: Bench) -> None:
     """Column f is kept as g: in `g -> g + f` it would become the parameter."""
     made = odd_columns.plan("SELECT transform(many, g -> g + f), count(*) FROM trips GROUP BY 1")

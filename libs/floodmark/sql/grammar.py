@@ -92,6 +92,36 @@ class DefinitionParser(SparkParser):
     def _replace_lambda(self, node: exp.Expr | None, _: list[exp.Expr]) -> exp.Expr | None:
         return node  # which names are parameters is decided for the whole text, and as Spark does it
 
+    def _parse_csv(self, parse_method: Callable[[], Any], sep: TokenType = TokenType.COMMA) -> list[Any]:
+        """Nothing may be missing. In Spark, `SELECT a, FROM t` has a column called FROM, and no table."""
+        items = [parse_method()]
+        while self._match(sep):
+            items.append(parse_method())
+        if len(items) > 1 and None in items:
+            self.raise_error("a comma has nothing before or after it")
+        return [item for item in items if item is not None]
+
+    def _parse_join(self, *args: Any, **options: Any) -> Any:
+        at_comma = self._curr is not None and self._curr.token_type is TokenType.COMMA
+        made = super()._parse_join(*args, **options)
+        if made is None and at_comma:
+            self.raise_error("a comma has no table after it")
+        return made
+
+    def _parse_alias(self, *args: Any, **options: Any) -> Any:
+        return self._named(lambda: super(DefinitionParser, self)._parse_alias(*args, **options))
+
+    def _parse_table_alias(self, *args: Any, **options: Any) -> Any:
+        return self._named(lambda: super(DefinitionParser, self)._parse_table_alias(*args, **options))
+
+    def _named(self, parse: Callable[[], Any]) -> Any:
+        """In Spark, `SELECT a AS, b` calls a column AS."""
+        begins = self._index
+        made = parse()
+        if self._index == begins + 1 and self._prev.token_type is TokenType.ALIAS:
+            self.raise_error("AS has no name after it; write `AS` if that is the name")
+        return made
+
     # -- booleanExpression -----------------------------------------------------------------------------------------
 
     def _parse_equality(self, *_: Any, **_options: Any) -> Any:

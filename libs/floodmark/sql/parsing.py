@@ -177,6 +177,8 @@ def _normalised(node: exp.Expr) -> exp.Expr:
         if len(node.parts) > 1:
             raise ParseError(f"{node.parts[0].name} is a function and has no fields; write it in `backticks`")
         return exp.Anonymous(this=node.name.upper())
+    elif isinstance(node, exp.Select) and not node.expressions:
+        raise ParseError("a SELECT has no outputs; write at least one before FROM")
     elif isinstance(node, exp.Group) and len(node.expressions) == 1:
         named = node.expressions[0]
         if isinstance(named, exp.Column) and len(named.parts) == 1 and is_bare(named.this, "all"):
