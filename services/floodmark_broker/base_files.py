@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
 
+from floodmark.core.counting import counted
 from floodmark.core.errors import InvalidInput, Unavailable
 from floodmark.parquet.inspection import content_crc
 from floodmark.parquet.lake import UNREADABLE, Lake, LakeFile
@@ -71,7 +72,7 @@ class BaseFiles:
         for file, now in strangers:
             self._prove(lake, source.of, file, now)
         if strangers:
-            raise FilesVanished(f"{len(strangers)} files of {source.of} had another stamp than registered")
+            raise FilesVanished(f"{counted(len(strangers), 'file')} of {source.of} had another stamp than registered")
 
     def _is_proven(self, lake: Lake, file: SourceFile, now: LakeFile) -> bool:
         with self._lock:

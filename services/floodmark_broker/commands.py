@@ -21,6 +21,7 @@ from floodmark.catalog.durations import format_duration
 from floodmark.catalog.status import table_standings, view_standings
 from floodmark.catalog.times import time_ms, utc
 from floodmark.core.buckets import ASKED, Cause, Entry, State
+from floodmark.core.counting import counted
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
 from floodmark.core.ports import Clock
@@ -167,7 +168,7 @@ class Commands:
             ("files", len(segments)),
             ("rows", sum(s.rows for s in segments)),
             ("bytes", sum(s.bytes for s in segments)),
-            ("work", f"{len(buckets)} tasks that read a file {touched} times"),
+            ("work", f"{counted(len(buckets), 'task')} that read a file {counted(touched, 'time')}"),
         ]
 
     def refresh(self, asked: RefreshView) -> pa.Table:
@@ -176,7 +177,7 @@ class Commands:
         now_ms = self.clock.now_ms()
         cause = Cause(ASKED, self.new_id(), now_ms, place=ASKED_BY)
         marked = self.ledger.views.mark_stale(asked.name, ranges, cause)
-        return done(f"{marked.count} buckets of view {asked.name} are marked STALE and will be built again")
+        return done(f"{counted(marked.count, 'bucket')} of view {asked.name} marked STALE, to be built again")
 
     def pause(self, asked: PauseView) -> pa.Table:
         self.ledger.views.set_status(asked.name, ViewStatus.PAUSED)

@@ -6,8 +6,9 @@ import pyarrow as pa
 
 from floodmark.catalog.durations import format_duration
 from floodmark.catalog.times import utc
+from floodmark.core.counting import counted
 from floodmark.core.intervals import Interval
-from floodmark.query.plan import BaseRange, Bounded, Freshness, PlanReceipt, QueryPlan
+from floodmark.query.plan import BaseRange, Bounded, Freshness, PlanReceipt, QueryPlan, Source
 from floodmark_broker.commands import relation
 
 RANGES_MAX = 100
@@ -46,14 +47,18 @@ def explanation(plan: QueryPlan) -> pa.Table:
     rows += [("registry", f"{table} at version {version}") for table, version in receipt.registry_versions]
     rows += [("from view", f"{_interval_text(i)}") for i in receipt.from_view[:RANGES_MAX]]
     if receipt.view:
-        rows.append(("from view", f"{receipt.buckets_from_view} buckets, {receipt.bytes_from_view} bytes"))
+        buckets = counted(receipt.buckets_from_view, "bucket")
+        rows.append(("from view", f"{buckets}, {counted(receipt.bytes_from_view, 'byte')}"))
     rows += [("from base", _base_text(r)) for r in receipt.from_base[:RANGES_MAX]]
-    rows.append(("from base", f"{receipt.bytes_from_base} bytes"))
+    rows.append(("from base", counted(receipt.bytes_from_base, "byte")))
     rows += [("not used", f"{u.view}: {u.rule}: {u.message}") for u in receipt.unused]
-    rows += [
-        ("reads", f"{len(s.files)} files, {s.rows} rows, {s.bytes} bytes of {s.kind} {s.of}") for s in plan.sources
-    ]
+    rows += [("reads", _source_text(source)) for source in plan.sources]
     return relation(("item", "value"), [*rows, ("sql", plan.sql)])
+
+
+def _source_text(source: Source) -> str:
+    sizes = ((len(source.files), "file"), (source.rows, "row"), (source.bytes, "byte"))
+    return f"{', '.join(counted(*size) for size in sizes)} of {source.kind} {source.of}"
 
 
 def freshness_text(freshness: Freshness) -> str:

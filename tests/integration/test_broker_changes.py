@@ -218,7 +218,7 @@ def test_a_refresh_that_was_asked_for_builds_what_has_not_changed(broker: Broker
     before = {s: e.attempt_id for s, e in ledger.views.state(view).entries.items()}
     rides.ask(f"PAUSE MATERIALIZED VIEW {view}")
     told = rides.ask(f"REFRESH MATERIALIZED VIEW {view} FROM '1970-01-01T02:00Z' TO '1970-01-01T04:00Z'").rows()
-    assert told == [(f"2 buckets of view {view} are marked STALE and will be built again",)]
+    assert told == [(f"2 buckets of view {view} marked STALE, to be built again",)]
     assert [row[2] for row in rides.ask(f"WHY STALE {view}").rows()] == ["asked by user"] * 2
     rides.ask(f"RESUME MATERIALIZED VIEW {view}")
     rides.await_built(view, up_to_hour=HOURS)

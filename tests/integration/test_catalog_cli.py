@@ -127,7 +127,7 @@ def test_a_view_shows_what_pins_it_and_retry_releases_it(cli: Cli, kit: Kit) -> 
         "1970-01-01T01:00Z",
         "4h",
         "1 VALID",
-        "1970-01-01T01:00Z quarantined after 1 tries: no such",
+        "1970-01-01T01:00Z quarantined after 1 attempt: no such",
     ):
         assert fact in row
     assert cli("retry", "rides_hourly", "1970-01-01T02:00Z").stderr == (

@@ -53,7 +53,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_statement_ends_with_a_semicolon_and_may_have_several_lines(history: Path) -> None:
     broker, shown = prompted("SELECT 1\rFROM t;\r\rSHOW TABLES;\rexit\r")
     assert broker.asked == ["SELECT 1\nFROM t;", "SHOW TABLES;"]
-    assert "(1 rows)" in shown
+    assert "(1 row)" in shown
     assert "SHOW TABLES;" in history.read_text()
 
 
@@ -85,7 +85,7 @@ def test_a_receipt_is_told_in_half_a_line() -> None:
     }  # fmt: skip
     shown = io.StringIO()
     sql.show({"columns": [{"name": "n"}], "rows": [[1]], "receipt": receipt}, Console(file=shown, width=200))
-    assert "(1 rows; view v: 3 buckets, 1 ranges from base; 1,234 bytes read, 21 ms)" in shown.getvalue()
+    assert "(1 row; view v: 3 buckets, 1 range from base; 1,234 bytes read, 21 ms)" in shown.getvalue()
 
 
 @pytest.mark.parametrize(("text", "sent"), [("token-one\n", "token-one"), ("token-one\ntoken-two\n", "token-one")])

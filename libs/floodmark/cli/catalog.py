@@ -16,6 +16,7 @@ from floodmark.catalog.durations import format_duration
 from floodmark.catalog.status import Pin, TableStanding, ViewStanding, table_standings, view_standings
 from floodmark.catalog.times import time_ms, utc
 from floodmark.cli.ledger import Directory, Hosts, opened_ledger, refusals_told
+from floodmark.core.counting import counted
 from floodmark.core.errors import InvalidInput
 
 tables = typer.Typer(no_args_is_help=True, help="Define base tables, list them, drop them.")
@@ -163,7 +164,7 @@ def _view_row(standing: ViewStanding) -> tuple[object, ...]:
 
 
 def _pin(pin: Pin) -> str:
-    return f"{utc(pin.start_ms)} {pin.condition} after {pin.tries} tries: {pin.error}"
+    return f"{utc(pin.start_ms)} {pin.condition} after {counted(pin.tries, 'attempt')}: {pin.error}"
 
 
 def retry(

@@ -17,6 +17,7 @@ from rich.console import Console
 from floodmark.catalog.imports import LakeFiles
 from floodmark.catalog.times import time_ms
 from floodmark.cli.ledger_tables import rendered
+from floodmark.core.counting import counted
 from floodmark.core.errors import FloodmarkError, InvalidInput, Unavailable
 from floodmark.core.ports import SystemClock
 from floodmark.ledger import exchange, inspection, protection
@@ -102,7 +103,8 @@ def import_(
             files = LakeFiles(export.view.location)
             header = exchange.import_view(ledger, export, now_ms=SystemClock().now_ms(), files=files)
     buckets = sum(run.count for run in export.buckets)
-    print(f"view {header.definition.name} imported as incarnation {header.incarnation}: {buckets} buckets, all STALE")
+    about = f"view {header.definition.name} imported as incarnation {header.incarnation}"
+    print(f"{about}: {counted(buckets, 'bucket')}, all STALE")
 
 
 @app.command()

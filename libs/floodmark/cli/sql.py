@@ -19,6 +19,7 @@ from rich.text import Text
 
 from floodmark.cli.ledger import refusals_told
 from floodmark.client import Connection, connect
+from floodmark.core.counting import counted
 from floodmark.core.errors import FloodmarkError, InvalidInput
 from floodmark.local import config as stack
 from floodmark.local.ports import LOOPBACK
@@ -177,7 +178,8 @@ def show(answer: dict[str, Any], console: Console) -> None:
     for row in answer["rows"]:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     console.print(table)
-    console.print(Text(f"({len(answer['rows'])} rows{''.join(_told(answer['receipt']))})"), style="dim", soft_wrap=True)
+    footer = f"({counted(len(answer['rows']), 'row')}{''.join(_told(answer['receipt']))})"
+    console.print(Text(footer), style="dim", soft_wrap=True)
 
 
 def _told(receipt: dict[str, Any] | None) -> Iterable[str]:
@@ -185,9 +187,9 @@ def _told(receipt: dict[str, Any] | None) -> Iterable[str]:
     if receipt is None or "execution_ms" not in receipt:
         return
     if receipt["view"]:
-        yield f"; view {receipt['view']}: {receipt['from_view']['buckets']} buckets"
+        yield f"; view {receipt['view']}: {counted(receipt['from_view']['buckets'], 'bucket')}"
         if receipt["from_base"]["ranges"]:
-            yield f", {len(receipt['from_base']['ranges'])} ranges from base"
+            yield f", {counted(len(receipt['from_base']['ranges']), 'range')} from base"
     else:
         yield "; from base"
-    yield f"; {receipt['read']['bytes']:,} bytes read, {receipt['planning_ms'] + receipt['execution_ms']} ms"
+    yield f"; {counted(receipt['read']['bytes'], 'byte')} read, {receipt['planning_ms'] + receipt['execution_ms']} ms"
