@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
-    *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"), *(ROOT / "schemas").rglob("*.md"),
+    *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "deploy").rglob("*.md"), *(ROOT / "schemas").rglob("*.md"),
 ]  # fmt: skip
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
