@@ -90,9 +90,13 @@ class Scheduler:
         free = self._free(alive)
         queues: dict[Lane, list[list[Wanted]]] = {lane: [] for lane in Lane}
         self.watch.forget_all_but(self.eyes.views)
-        for name, view in list(self.eyes.views.items()):
+        for name in list(self.eyes.views):
             by_lane: dict[Lane, list[Wanted]] = {lane: [] for lane in Lane}
-            self._settle(view)
+            self._settle(self.eyes.views[name])
+            # Settling reads the view again, which may have been dropped or replaced since the look.
+            view = self.eyes.views.get(name)
+            if view is None:
+                continue
             try:
                 self._tidy(view)
                 for want in self._wanted(view, free, alive):

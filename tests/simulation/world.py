@@ -33,7 +33,7 @@ QUIET_MS = 6_000
 PINNED_MS = 60_000
 """Nothing changed for so long and it is not as it should be: it will never be."""
 GIVE_UP_MS = 600_000
-"""At the edges of a long stretch buckets without a source may be built one by one, which takes minutes."""
+"""For so long no view got another bucket. At the edges of a long stretch they may be built one by one."""
 STEPS_MAX = 150_000
 PARTITIONS = 2
 MARKED_WITHIN_MS = 3_000
@@ -93,6 +93,7 @@ class World:
         """Each with how often something had been put in its place by then."""
         self._rests_since_ms = 0
         self._last_seen: object = None
+        self._buckets, self._grew_at_ms = 0, plan.start_ms
         self._at_rest = False
         self.hub.on_crash = self._crashed
 
@@ -218,12 +219,16 @@ class World:
         hub, seen = self.hub, self._seen()
         if seen != self._last_seen:
             self._last_seen, self._rests_since_ms = seen, hub.now_ms
-        quiet_ms = hub.now_ms - self._rests_since_ms
-        if quiet_ms >= QUIET_MS or hub.now_ms - self.plan.start_ms > GIVE_UP_MS:
+        buckets = sum(len(view.entries) for view in self.oracle.views.values())
+        if buckets > self._buckets:
+            self._grew_at_ms = hub.now_ms
+        self._buckets = buckets
+        quiet_ms, gives_up = hub.now_ms - self._rests_since_ms, hub.now_ms - self._grew_at_ms > GIVE_UP_MS
+        if quiet_ms >= QUIET_MS or gives_up:
             found = list(rest.complaints(self.oracle, self.bus, self.plan, hub.now_ms))
             if not found:
                 self._at_rest = True
-            elif quiet_ms >= PINNED_MS or hub.now_ms - self.plan.start_ms > GIVE_UP_MS:
+            elif quiet_ms >= PINNED_MS or gives_up:
                 raise Violation(f"{found[0].split(' ')[0]} at rest", "; ".join(found))
         hub.at(hub.now_ms + LOOK_EVERY_MS, self._look)
 

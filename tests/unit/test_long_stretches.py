@@ -1,6 +1,7 @@
 """One row of 1970, one of 9999, in a table with a view of minutes: cost follows the data, not the time between."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
@@ -15,6 +16,7 @@ from floodmark.core.transitions import Build, Mode
 from floodmark.ledger import codec, paths
 from floodmark.ledger.store import Limits
 from floodmark_consistency.sweep import Sweeper
+from floodmark_scheduler.eyes import Eyes
 from tests.support.bus_doubles import FrozenClock
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW, Kit, cause, segment
 from tests.support.memory_store import MemoryStore
@@ -299,6 +301,35 @@ def test_a_stale_stretch_that_fits_into_no_write_gets_nodes_and_is_built_bucket_
     )
     settled = kit.ledger.views.settle(VIEW.name, incarnation, end_ms=13 * shard * HOUR_MS)
     assert (settled.opened, settled.given_up) == (1, ())
+
+
+@pytest.mark.scenario("K13")
+@pytest.mark.parametrize("replaced", [False, True], ids=["dropped", "replaced"])
+def test_a_view_that_goes_while_it_is_settled_ends_no_scheduler(
+    replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-14: what is decided for it is decided on what there is, and other views get their turn."""
+    place = Place()
+    place.put(row_at("ancient", 0), *TODAY)
+    place.create_view()
+    look_at = Eyes.look_at
+
+    def look_late(eyes: Eyes, view: str, shards: Iterable[int]) -> None:
+        place.ledger.views.drop(view)
+        if replaced:
+            place.ledger.views.create(MINUTES, coverage_start_ms=TODAY_MS)
+        look_at(eyes, view, shards)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Eyes, "look_at", look_late)
+        place.office.cycle()
+    if not replaced:
+        place.create_view()
+    for task in place.office.tasks():
+        place.build(task.bucket_start_ms, Mode(task.mode))
+    place.run(tasks_max=TASKS_MAX)
+    assert (place.stale(), place.wrong()) == ([], [])
+    assert place.header.watermark_ms == TODAY_MS + 4 * MINUTE_MS
 
 
 @pytest.mark.scenario("K13")
