@@ -126,7 +126,7 @@ def test_the_story_of_the_tutorial_happens_as_it_is_told(terminal: Terminal, tmp
     first, pause, last = story.sql
     *_, by_day, _ = first.splitlines()
     story.run(0)
-    shown = pasted(terminal, first, " is defined at ", " is defined, covering", " row)", " rows; ", "rows)")
+    shown = pasted(terminal, first, " is defined at ", " is defined, covering", " row", " rows; ", "rows)")
     assert "error" not in shown
     repeated(terminal, "SHOW MATERIALIZED VIEWS;", rf"{story.view} .* 120 VALID ")
     repeated(terminal, by_day, rf"\(5 rows; view {story.view}: 120 buckets; ")

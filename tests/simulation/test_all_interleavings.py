@@ -666,7 +666,8 @@ def test_control_without_either_check_a_shard_is_a_node_and_in_a_run(wrap: Wrap)
 def test_a_settlement_too_large_for_one_write_is_as_safe_in_several() -> None:
     """INV-4: each of its writes checks what the whole checks."""
     start, incarnation = over_a_stretch(settled=False)
-    kit = Kit(MemoryStore(start), limits=PIECE_BY_PIECE)
+    kit = Kit(MemoryStore(), limits=PIECE_BY_PIECE)
+    kit.store.nodes = dict(start)
     settled = kit.ledger.views.settle(VIEW.name, incarnation, end_ms=4 * 256 * HOUR_MS)
     assert (len(kit.outcomes), settled.given_up) == (3, ())
     for report in (settled_against_late(limits=PIECE_BY_PIECE), settled_against_append(limits=PIECE_BY_PIECE)):

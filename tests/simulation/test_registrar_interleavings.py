@@ -30,6 +30,7 @@ class StoreLake:
 
     store: Store
     location: str = TABLE.location
+    directory: None = None
 
     def relative(self, path: str) -> str:
         return path

@@ -228,7 +228,7 @@ REFUSED = [
     ("not-sql", "SELECT city\nFROM rides WHERE city = = 1", "line 2, column 25"),
     ("not-sql", "SELECT 'open FROM rides", "Error tokenizing"),
     ("not-sql", "SELECT (city FROM rides", "line 1"),
-    ("not-sql", "SELECT FROM rides", "nothing between SELECT and FROM"),
+    ("not-sql", "SELECT FROM rides", "a SELECT has no outputs"),
     ("unsupported-syntax", "SELECT city FROM rides VERSION AS OF 1", "VERSION"),
     ("unsupported-syntax", "SELECT city FROM rides FOR UPDATE", "LOCKS"),
     ("unsupported-syntax", "SELECT a FROM rides AS r (a)", "names columns anew"),

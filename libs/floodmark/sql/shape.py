@@ -80,10 +80,6 @@ _SPECIFIC: tuple[tuple[tuple[type[exp.Expr], ...], Rule, str], ...] = (
 def check_shape(select: exp.Select, *, table: str) -> str:
     """Refuse what a view cannot be. Returns the name by which the columns may be qualified."""
     _check_clauses(select, _SELECT_PARTS)
-    if not select.expressions:
-        raise refused(
-            Rule.NOT_SQL, "there is nothing between SELECT and FROM; name the columns that the view is to have"
-        )
     source = select.args.get("from_")
     named = source.this if source is not None else None
     if named is None:
