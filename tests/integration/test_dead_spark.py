@@ -1,5 +1,7 @@
 """Spark's JVM is killed with -9 while it works: the process ends with its code, and nothing is blamed for it (K11)."""
 
+import json
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from tests.integration.odd_worker import java_of
 from tests.integration.test_worker import Floor
 from tests.support.broker import BrokerUnderTest, Rides, start_broker
 from tests.support.eventually import eventually
-from tests.support.system import System, system_on
+from tests.support.system import SMALL_SPARK, START_WITHIN_S, System, system_on
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1_200), pytest.mark.scenario("K11")]
 
@@ -87,3 +89,20 @@ def test_a_broker_whose_spark_is_killed_says_unavailable_and_ends(rides: Rides) 
     assert again.rows(f"SELECT count(*) AS n FROM {rides.name}") == [(6_000,)]
     again.process.terminate()
     assert again.process.exit_code() == 0
+
+
+@pytest.mark.parametrize("name", ["worker", "broker"])
+def test_a_service_whose_spark_was_killed_is_not_ready_and_says_why(lonely: System, name: str) -> None:
+    """Asked over HTTP while it stops. It lingers then, as the process would otherwise end before anyone can ask."""
+    command, patient = ("tests.integration.lingering_service", name), {"FLOODMARK_RUNTIME__GRACE_MS": "60000"}
+    running = lonely.start_command(f"lingering-{name}", command, **SMALL_SPARK, **patient)
+    running.await_event("service_started", within_s=START_WITHIN_S)
+    eventually(lambda: running.ask("/readyz")[0] == 200, what=f"a {name} that is ready")
+    java_of(running.process.pid).kill()
+    running.await_event("service_stopping")
+    status, text = running.ask("/readyz")
+    told = json.loads(text)["reasons"].get("spark", "")
+    # It ended, or it does not answer: whichever is noticed first.
+    assert (status, told.startswith("its JVM ")) == (503, True), text
+    running.process.send_signal(signal.SIGUSR1)
+    assert running.exit_code(within_s=60) == ENGINE_LOST, running.log_path.read_text()[-5_000:]
