@@ -1,13 +1,16 @@
 """Whatever things are called: no name of ours is taken for one of the user's, nor one of the user's for another."""
 
 import pytest
+from sqlglot import exp
 
 from floodmark.core.errors import InvalidInput
 from floodmark.query.plan import Kind, QueryPlan
 from floodmark.query.planner import plan, tables_in
 from floodmark.query.rules import Miss
 from floodmark.sql.definition import analyze
+from floodmark.sql.grammar import DefinitionGenerator
 from floodmark.sql.names import Names
+from floodmark.sql.parsing import check_rendering, parse_query
 from tests.support.query_kit import DAY_MS, HOUR_MS, HOURLY, Bench, a_day, at, fresh, right, rows, rule_of, same_rows
 
 SINGLE = "SELECT t AS r_t, zone AS r_zone, n AS r_n, fare AS r_fare FROM trips"
@@ -174,6 +177,19 @@ OF_WITH = [
      "SELECT count(*) FROM trips AS a WHERE EXISTS (SELECT 1 FROM hourly AS b WHERE a.zone = b.zone)", False),
     ("WITH trips AS (SELECT 1 AS q) SELECT count(*) FROM hourly JOIN hourly AS trips ON hourly.hour = trips.hour",
      "SELECT count(*) FROM hourly AS a JOIN hourly AS b ON a.hour = b.hour", False),
+    ("WITH a AS (SELECT 1 AS x) SELECT a.x, p.x AS y, n FROM a, (WITH a AS (SELECT 2 AS x) SELECT x FROM a) AS p,"
+     " trips", "SELECT 1, 2, n FROM trips", False),
+    ("SELECT (WITH c AS (SELECT max(n) AS x FROM trips) SELECT x FROM c)"
+     " - (WITH c AS (SELECT min(n) AS x FROM trips) SELECT x FROM c) AS s",
+     "SELECT max(n) - min(n) FROM trips", False),
+    ("SELECT zone, (WITH c AS (SELECT q.n + 1 AS x) SELECT x FROM c) AS y FROM trips AS q",
+     "SELECT zone, n + 1 FROM trips", False),
+    ("WITH s AS (SELECT 1 AS x) SELECT s.x, p.y, n FROM s,"
+     " (WITH `\u017f` AS (SELECT 2 AS x) SELECT x AS y FROM `\u017f`) AS p, trips",
+     "SELECT 1, 2, n FROM trips", False),
+    ("WITH a AS (SELECT sum(rides) AS x FROM hourly) SELECT x,"
+     " (WITH a AS (SELECT max(rides) AS x FROM hourly) SELECT x FROM a) AS y FROM a",
+     "SELECT sum(rides), max(rides) FROM hourly", False),
 ]  # fmt: skip
 
 
@@ -185,6 +201,21 @@ def test_a_name_that_a_with_gives_is_seen_where_spark_sees_it(
     """Q13: by what stands after it, not by its own query, and never by the query that a view stands for."""
     made = is_right(bench, asked, plain)
     assert (made.receipt.view == "hourly") is by_view
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["SELECT zone, (WITH c AS (SELECT q.n + 1 AS x) SELECT x FROM c) AS y FROM trips AS q",
+     "WITH a AS (WITH a AS (SELECT 1 AS x) SELECT x FROM a) SELECT x FROM a UNION ALL SELECT n FROM trips"],
+)  # fmt: skip
+def test_a_with_that_is_moved_by_whoever_renders_it_is_refused(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    """Also if a later sqlglot moves it in another way than its text shows."""
+    tree = parse_query(query)
+    check_rendering(tree)
+    monkeypatch.setattr(DefinitionGenerator, "EXPRESSIONS_WITHOUT_NESTED_CTES", {exp.Select, exp.Union})
+    with pytest.raises(InvalidInput) as refusal:
+        check_rendering(tree)
+    assert refusal.value.rule == "unsupported-syntax"
 
 
 def test_the_tables_that_a_query_reads_are_those_that_no_with_gives() -> None:

@@ -46,6 +46,15 @@ def bench() -> Bench:
         ("SELECT TRANSFORM(n) USING 'cat' FROM trips", "not-sql"),
         ("SELECT * FROM trips VERSION AS OF 3", "unsupported-syntax"),
         ("SELECT CAST(n AS TIME) FROM trips", "unsupported-syntax"),
+        ("SELECT n FROM trips TABLESAMPLE (10)", "not-sql"),
+        ("SELECT n FROM trips TABLESAMPLE (10 PERCENT) SEED (3)", "not-sql"),
+        ("SELECT n FROM trips TABLESAMPLE SYSTEM (10 PERCENT)", "not-sql"),
+        ("SELECT n FROM trips TABLESAMPLE (BUCKET 1 OUT OF 3 ON n)", "not-sql"),
+        ("SELECT n FROM trips AS q TABLESAMPLE (5 ROWS)", "not-sql"),
+        ("SELECT * FROM (TABLE trips)", "not-sql"),
+        ("SELECT * FROM trips, LATERAL (TABLE trips) AS q", "not-sql"),
+        ("SELECT (TABLE trips) AS x", "not-sql"),
+        ("WITH c AS (TABLE trips) SELECT * FROM c", "not-sql"),
     ],
 )
 @pytest.mark.scenario("Q11")
@@ -54,3 +63,15 @@ def test_what_may_not_be_asked_is_refused_by_a_rule(bench: Bench, query: str, ru
     with pytest.raises(InvalidInput) as refusal:
         bench.plan(query)
     assert refusal.value.rule == rule
+
+
+@pytest.mark.parametrize("sample", ["10 PERCENT", "2.5 PERCENT", "10 ROWS", "BUCKET 1 OUT OF 3"])
+@pytest.mark.parametrize("seed", ["", " REPEATABLE (3)"])
+def test_a_sample_is_asked_as_it_was_written(bench: Bench, sample: str, seed: str) -> None:
+    made = bench.plan(f"SELECT n FROM trips TABLESAMPLE ({sample}){seed} AS q")
+    assert made.sql == f"SELECT `n` FROM `trips` TABLESAMPLE ({sample}){seed} AS `q`"
+
+
+def test_a_table_may_be_called_table() -> None:
+    bench = Bench({"s0": [(at(0), "a", 1, 1.0)]}, names={"trips": "table"})
+    assert bench.plan("SELECT n FROM `table` AS t").sql == "SELECT `n` FROM `table` AS `t`"

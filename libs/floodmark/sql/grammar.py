@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError
+from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -113,6 +114,33 @@ class DefinitionParser(SparkParser):
 
     def _parse_table_alias(self, *args: Any, **options: Any) -> Any:
         return self._named(lambda: super(DefinitionParser, self)._parse_table_alias(*args, **options))
+
+    def _parse_table_sample(self, *args: Any, **options: Any) -> exp.TableSample | None:
+        """Spark's own forms, right behind the name of the table."""
+        if not self._match(TokenType.TABLE_SAMPLE):
+            return None
+        if any(args) or any(options.values()):
+            self.raise_error("TABLESAMPLE belongs before the table's alias")
+        if not self._match(TokenType.L_PAREN):
+            self.raise_error("expected ( after TABLESAMPLE")
+        made = exp.TableSample()
+        if self._match_text_seq("BUCKET"):
+            made.set("bucket_numerator", self._parse_number())
+            if not self._match_text_seq("OUT", "OF"):
+                self.raise_error("expected OUT OF")
+            made.set("bucket_denominator", self._parse_number())
+        elif (number := self._parse_number()) is not None and self._match(TokenType.PERCENT):
+            made.set("percent", number)
+        elif number is not None and self._match(TokenType.ROWS):
+            made.set("size", number)
+        else:
+            self.raise_error("expected 10 PERCENT, 10 ROWS or BUCKET 1 OUT OF 10")
+        self._match_r_paren()
+        if self._match_text_seq("REPEATABLE"):
+            made.set("seed", self._parse_wrapped(self._parse_number))
+        elif self._curr.text.upper() in ("(", "SEED"):
+            self.raise_error("expected REPEATABLE (...), or AS and a name")
+        return made
 
     def _named(self, parse: Callable[[], Any]) -> Any:
         """In Spark, `SELECT a AS, b` calls a column AS."""
@@ -336,10 +364,18 @@ class DefinitionTokenizer(Spark.Tokenizer):
     NUMERIC_LITERALS: ClassVar[dict[str, str]] = {}  # 1L is a number and no cast: it has as many digits as are written
 
 
+class DefinitionGenerator(SparkGenerator):
+    """Writes each part where it was read. What sqlglot writes for Hive has every WITH at the top."""
+
+    EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar[set[type[exp.Expr]]] = set()
+    TABLESAMPLE_SEED_KEYWORD = "REPEATABLE"
+
+
 class DefinitionDialect(Spark):
     SUPPORTS_ORDER_BY_ALL = False  # a column of that name goes first, as in Spark
     Tokenizer = DefinitionTokenizer
     Parser = DefinitionParser
+    Generator = DefinitionGenerator
 
 
 _AFTER_A_NAME = frozenset({

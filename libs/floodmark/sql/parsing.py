@@ -93,13 +93,30 @@ def check_rendering(tree: exp.Query) -> None:
     """Refuse what is not read as it was written: then it cannot be known to mean the same to Spark."""
     text = render(tree)
     try:
-        again = render(parse_query(text))
+        tree_again = parse_query(text)
+        again = render(tree_again)
     except InvalidInput as error:
         raise refused(
             Rule.UNSUPPORTED_SYNTAX, f"{shown(text)} is not read again: {error}; write it another way"
         ) from error
     if again != text:
         raise refused(Rule.UNSUPPORTED_SYNTAX, f"{shown(text)} is read as {shown(again)}; write it another way")
+    if _scopes(tree_again) != _scopes(tree):
+        told = f"{shown(text)} has its subqueries and tables in other places than what was read; write it another way"
+        raise refused(Rule.UNSUPPORTED_SYNTAX, told)
+
+
+def _scopes(tree: exp.Query) -> list[tuple[str, int]]:
+    """Each query, WITH and table, and how many of them are around it: what decides where a name is seen."""
+    depths: dict[int, int] = {}
+    found = []
+    for node in tree.walk(bfs=False):
+        depth = depths.get(id(node.parent), 0)
+        if isinstance(node, exp.Query | exp.With | exp.CTE | exp.Table | exp.TableSample):
+            found.append((type(node).__name__, depth))
+            depth += 1
+        depths[id(node)] = depth
+    return found
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -179,6 +196,12 @@ def _normalised(node: exp.Expr) -> exp.Expr:
         return exp.Anonymous(this=node.name.upper())
     elif isinstance(node, exp.Select) and not node.expressions:
         raise ParseError("a SELECT has no outputs; write at least one before FROM")
+    elif isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and is_bare(node.this, "table"):
+        raise ParseError(f"{node.name} is a word of SQL here; write `{node.name}` for a table of that name, or SELECT")
+    elif isinstance(node, exp.CTE) and not isinstance(node.this, exp.Query):
+        raise ParseError(f"{node.alias} is given no query; write SELECT after AS (")
+    elif isinstance(node, exp.Paren) and isinstance(node.this, exp.Alias):
+        raise ParseError(f"the alias {node.this.alias} is inside parentheses; write it after them")
     elif isinstance(node, exp.Group) and len(node.expressions) == 1:
         named = node.expressions[0]
         if isinstance(named, exp.Column) and len(named.parts) == 1 and is_bare(named.this, "all"):
