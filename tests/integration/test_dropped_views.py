@@ -425,6 +425,7 @@ def test_a_view_that_was_dropped_meanwhile_is_created(store: Store) -> None:
     assert kit.header.definition.bucket_ms == 24 * HOUR_MS
 
 
+@pytest.mark.scenario("K12")
 def test_a_view_too_large_for_one_write_is_not_replaced_and_says_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_batches_are_taken_oldest_first_until_nothing_is_left(store: Store) -> N
     assert len(kit.ledger.retention.condemned("rides")) == 3
 
 
+@pytest.mark.scenario("K12")
 def test_a_batch_too_large_for_one_write_is_cut(store: Store) -> None:
     kit = kit_on(store)
     randomness = random.Random(1)

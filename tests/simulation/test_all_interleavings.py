@@ -662,7 +662,7 @@ def test_control_without_either_check_a_shard_is_a_node_and_in_a_run(wrap: Wrap)
     must_find(settled_against_append(wrap), "3: a shard")
 
 
-@pytest.mark.scenario("K13")
+@pytest.mark.scenario("K12", "K13")
 def test_a_settlement_too_large_for_one_write_is_as_safe_in_several() -> None:
     """INV-4: each of its writes checks what the whole checks."""
     start, incarnation = over_a_stretch(settled=False)

@@ -15,6 +15,7 @@ from floodmark.core.column_types import (
 )
 
 
+@pytest.mark.scenario("I7")
 @pytest.mark.parametrize(
     ("of_table", "of_file"),
     [
@@ -43,6 +44,7 @@ def test_what_spark_reads_as_the_tables_type_fits(of_table: str, of_file: str) -
     assert fits(of_table, found=of_file)
 
 
+@pytest.mark.scenario("I7")
 @pytest.mark.parametrize(
     ("of_table", "of_file"),
     [

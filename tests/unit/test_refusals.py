@@ -10,6 +10,8 @@ from floodmark.ledger.store import NODE_BYTES_MAX, Set
 from tests.support.ledger_kit import Kit
 from tests.support.memory_store import MemoryStore, Watched
 
+pytestmark = pytest.mark.scenario("I7")
+
 
 def file(path: str, reason: str = "it is not", since_ms: int = 1) -> RefusedFile:
     return RefusedFile(path, "not-parquet", reason, since_ms)

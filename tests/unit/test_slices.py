@@ -12,6 +12,8 @@ from floodmark.core.intervals import Interval
 from floodmark.core.segments import EMPTY_SLICE, PART_BYTES_MAX, Part, Segment, Slice, segments_in, weight_of
 from tests.support.ledger_kit import HOUR_MS, segment
 
+pytestmark = pytest.mark.scenario("I9")
+
 
 def named(*names: str, size: int = 0) -> dict[str, Segment]:
     return {name: replace(segment(name, 0, 1), path=f"{name}{'x' * size}") for name in names}
