@@ -1,6 +1,7 @@
 """The simulator in the gate: no seed breaks a rule, a seed runs the same way every time, and known bugs are caught."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,14 @@ def test_no_seed_breaks_a_rule(part: int) -> None:
     for seed in range(part * SEEDS_AT_ONCE, (part + 1) * SEEDS_AT_ONCE):
         result = run_seed(seed)
         assert not result.rule, f"{result.message}\nfor its story: make sim ARGS='--seed {seed} --shrink'"
+
+
+def test_the_table_of_known_bugs_has_each_of_them_once() -> None:
+    """With the seed that catches it; a bug that nobody has run proves nothing."""
+    text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| [^|]+ \| [\d,]+ \| [\d,]+ \| ", text, re.MULTILINE)
+    assert sorted(rows) == sorted(BUGS)
+    assert f"All {len(BUGS)} were caught" in text
 
 
 def test_a_run_does_something() -> None:
