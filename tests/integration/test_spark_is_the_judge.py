@@ -7,34 +7,44 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import map_from_entries
 from sqlglot import exp
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType
 
-from floodmark.query import bounds, kinds, moments
+from floodmark.query import bounds, kinds, moments, representatives
+from floodmark.query.representatives import has_several_values
+from floodmark.spark.columns import spark_schema
 from floodmark.spark.session import open_session
 from floodmark.sql import columns, grammar, parsing
 from floodmark.sql.columns import Columns
 from floodmark.sql.lexing import Lexed
 from floodmark.sql.parsing import render
+from tests.support import sql_values
 from tests.support.spark_judge import (
     COLUMNS,
+    MIXED,
     Analyzer,
     Difference,
     Parser,
     Typed,
     Unbound,
     binding,
+    merged_unnoticed,
+    mixed,
     reference,
     tree_of,
     typing,
 )
 from tests.support.spark_times import KINDS, Timed, bounding, frame, understood
 from tests.support.spark_words import PlanParser, read_differently, worded
+from tests.support.sql_values import ROWS, Kind, Values
 
 pytestmark = pytest.mark.timeout(900 if "FLOODMARK_JUDGED" not in os.environ else 7200)
 
@@ -64,6 +74,11 @@ def plans(spark: SparkSession) -> PlanParser:
 @pytest.fixture(scope="module")
 def analyzer(spark: SparkSession) -> Analyzer:
     return Analyzer(spark, COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def mixer(spark: SparkSession) -> Analyzer:
+    return Analyzer(spark, MIXED)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +113,14 @@ def typed_differently(analyzer: Analyzer, counts: Counter[str]) -> Iterator[Diff
         yield from differences
 
 
+def merged_unnoticed_by_us(mixer: Analyzer, counts: Counter[str]) -> Iterator[Difference]:
+    texts = [mixed(random.Random(f"{SEED} {n}")) for n in range(JUDGED)]
+    for first in range(0, len(texts), AT_ONCE):
+        wrong, known = merged_unnoticed(mixer, texts[first : first + AT_ONCE], MIXED, has_several_values)
+        counts["known"] += known
+        yield from wrong
+
+
 def timed_differently(spark: SparkSession, column: str) -> Iterator[Difference]:
     """A tenth as many, for each is evaluated over a few hundred rows."""
     conditions = [Timed(random.Random(f"{SEED} {n}"), column).condition() for n in range(JUDGED // 10)]
@@ -126,6 +149,46 @@ def test_a_number_has_the_type_that_spark_gives_it(analyzer: Analyzer) -> None:
     counts: Counter[str] = Counter()
     assert list(typed_differently(analyzer, counts)) == []
     assert counts["known"] > 0.9 * JUDGED
+
+
+@pytest.mark.scenario("Q13")
+def test_what_has_one_value_to_us_has_neither_floats_nor_maps_to_spark(mixer: Analyzer) -> None:
+    """INV-12: a key that has them inside is a group of rows with several values."""
+    counts: Counter[str] = Counter()
+    assert list(merged_unnoticed_by_us(mixer, counts)) == []
+    assert counts["known"] > 0.1 * JUDGED
+
+
+def test_random_expressions_have_the_values_that_spark_gives_them(spark: SparkSession) -> None:
+    """By which `tests/property/test_sql_known_bugs_values.py` judges."""
+    values = [Values(random.Random(f"{SEED} {n}")).any() for n in range(min(JUDGED, 400))]
+    values += [Values(random.Random(f"{SEED} {n}")).of_time() for n in range(min(JUDGED, 100))]
+    frame = valued(spark)
+    wrong = []
+    for first in range(0, len(values), AT_ONCE):
+        some = values[first : first + AT_ONCE]
+        texts = (f"map_entries({made.text})" if made.kind is Kind.MAP else made.text for made in some)
+        found = frame.selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(texts))).collect()
+        for made, *sparks in zip(some, *found, strict=True):
+            ours = [_comparable(made.value(row)) for row in ROWS]
+            if ours != (theirs := [_comparable(value) for value in sparks]):
+                wrong.append(f"{made.text}: {ours} is {theirs}")
+    assert wrong == []
+
+
+def valued(spark: SparkSession) -> DataFrame:
+    """The rows. Python's way to Spark does not keep the order of a map's entries, so they go there as a list."""
+    columns = {**sql_values.COLUMNS, "tags": "list<struct<key: string, value: int64>>"}
+    rows = [tuple(list(value) if isinstance(value, tuple) else value for value in row.values()) for row in ROWS]
+    frame = spark.createDataFrame(rows, spark_schema(columns, list(columns), table="valued")).coalesce(1)
+    return frame.withColumn("tags", map_from_entries("tags"))
+
+
+def _comparable(value: Any) -> str:
+    """In one spelling. A time without a zone is one in the zone of this machine, as the driver makes them."""
+    if isinstance(value, datetime):
+        return repr(value.astimezone(UTC))
+    return f"({', '.join(map(_comparable, value))})" if isinstance(value, list | tuple) else repr(value)
 
 
 @pytest.mark.parametrize("column", KINDS)
@@ -287,6 +350,26 @@ def test_types_that_are_not_sparks_are_found(
 ) -> None:
     mistake(monkeypatch)
     assert next(typed_differently(analyzer, Counter()), None) is not None
+
+
+def _joined_arrays_are_text(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(representatives, "_joined", lambda *_: representatives._Family.TEXT)
+
+
+def _a_choice_is_of_what_it_chooses_from(patch: pytest.MonkeyPatch) -> None:
+    def one_of(values: Iterable[exp.Expr], columns: Mapping[str, str]) -> object:
+        known = [representatives._known(value, columns) for value in values]
+        return None if None in known else known[0]
+
+    patch.setattr(representatives, "_one_of", one_of)
+
+
+@pytest.mark.parametrize("mistake", [_joined_arrays_are_text, _a_choice_is_of_what_it_chooses_from])
+def test_floats_that_are_not_noticed_are_found(
+    mixer: Analyzer, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mistake(monkeypatch)
+    assert next(merged_unnoticed_by_us(mixer, Counter()), None) is not None
 
 
 def _text_is_cut_to_a_day_as_a_timestamp(patch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,14 @@
 Text as a date is not text as a timestamp; -0.0 and 0.0 are one group and two texts. Whatever a view keeps and whatever
 a query asks: rows that the view has put into one group must all have the value that is asked. With a mend taken out
 again, some do not.
+
+Two things look for such a pair: a table of the conversions that went wrong once, and random expressions
+(`tests/support/sql_values.py`), which find the next one.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any
@@ -14,13 +18,15 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from floodmark.query import shapes
+from floodmark.query import representatives, shapes
 from floodmark.query.asked import Term
 from floodmark.query.representatives import has_several_values
 from floodmark.query.rules import Missed
 from floodmark.query.shapes import ViewShape, expression
 from floodmark.sql.definition import Definition, analyze
+from tests.support import sql_values
 from tests.support.query_kit import COLUMNS, DAY_MS, Bench, at
+from tests.support.sql_values import ROWS, Kind, Made, Values, exactly, grouped
 
 TEXTS = (
     "2024-01-01 23:00:00-05:00",
@@ -177,9 +183,115 @@ def _only_doubles_as_they_are_have_two_zeros(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shapes, "has_several_values", is_double)
 
 
-@pytest.mark.parametrize("mistake", [_text_is_any_time, _zeros_are_the_same, _only_doubles_as_they_are_have_two_zeros])
+OF_THE_TABLE = [_text_is_any_time, _zeros_are_the_same, _only_doubles_as_they_are_have_two_zeros]
+
+
+@pytest.mark.parametrize("mistake", OF_THE_TABLE)
 def test_with_a_mend_taken_out_it_is_found(
     monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     mistake(monkeypatch)
     assert wrongly_served()
+
+
+# -- random ones -------------------------------------------------------------------------------------------------------
+
+SEEDS = 400
+ASKED = 8
+"""Of each key."""
+
+
+@cache
+def _drawn(seed: int) -> tuple[Definition, Made, list[tuple[Term, Made]]]:
+    """A key, and what is asked: often of the key, at times of the same columns."""
+    dice = random.Random(seed)
+    values = Values(dice)
+    kept = values.of_time() if (is_time := seed % 4 == 0) else values.any()
+    asked = []
+    for _ in range(ASKED):
+        of = kept if dice.random() < 0.6 else None
+        asked.append(values.of_time() if is_time else values.of(dice.choice(list(Kind)), 2, of))
+    return _defined(kept), kept, [(Term.of(expression(one.text)), one) for one in asked]
+
+
+def _defined(made: Made) -> Definition:
+    select = f"SELECT {made.text} AS kept, count(*) AS c FROM trips GROUP BY 1"
+    return analyze(select, table="trips", time_column="t", bucket_ms=DAY_MS, columns=dict(sql_values.COLUMNS))
+
+
+def _served(shape: ViewShape, term: Term, *, exactly: bool) -> bool:
+    try:
+        return shape.derived(term, exactly=exactly) is not None
+    except Missed:
+        return False
+
+
+def told_wrongly(seed: int, counts: dict[str, int]) -> Iterator[str]:
+    """What a view by a random key tells, though not all rows of a group have it."""
+    definition, kept, asked = _drawn(seed)
+    shape = ViewShape(definition, dict(sql_values.COLUMNS))
+    for term, made in asked:
+        for exact, same in ((False, grouped), (True, exactly)):
+            if not _served(shape, term, exactly=exact):
+                continue
+            counts["told"] = counts.get("told", 0) + 1
+            groups: dict[Any, set[Any]] = {}
+            for row in ROWS:
+                groups.setdefault(grouped(kept, row), set()).add(same(made, row))
+            if any(len(found) > 1 for found in groups.values()):
+                yield f"seed {seed}: {made.text} is told by {kept.text}"
+
+
+def test_what_a_random_view_tells_is_had_by_all_rows_of_a_group() -> None:
+    """INV-12, for keys and questions that nobody thought of."""
+    counts: dict[str, int] = {}
+    assert [wrong for seed in range(SEEDS) for wrong in told_wrongly(seed, counts)] == []
+    assert counts["told"] > SEEDS, "a view that tells nothing is never wrong"
+
+
+def _joined_arrays_are_text(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(representatives, "_joined", lambda *_: representatives._Family.TEXT)
+
+
+def _a_choice_of_free_values_is_free(patch: pytest.MonkeyPatch) -> None:
+    def one_of(values: Any, columns: Mapping[str, str]) -> Any:
+        known = [representatives._known(value, columns) for value in values]
+        return None if None in known else known[0]
+
+    patch.setattr(representatives, "_one_of", one_of)
+
+
+def _maps_have_one_order(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(representatives, "_SEVERAL", ("float", "double"))
+
+
+def _only_a_float_itself_has_two_zeros(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(representatives, "_SEVERAL", ("map<",))
+
+
+def _unknown_functions_are_free(patch: pytest.MonkeyPatch) -> None:
+    readers = [(forms, read) for forms, read in representatives._READERS if exp.Anonymous not in forms]
+    either = representatives._of_call
+
+    def of_call(tree: exp.Expr, columns: Mapping[str, str]) -> Any:
+        return either(tree, columns) or representatives._Family.PART
+
+    patch.setattr(representatives, "_READERS", (*readers, ((exp.Anonymous,), of_call)))
+
+
+def _the_largest_of_equal_values_is_any(patch: pytest.MonkeyPatch) -> None:
+    tells = shapes.tells_values_apart
+    patch.setattr(shapes, "tells_values_apart", lambda tree, keys, **_: tells(tree, keys, exactly=False))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [*OF_THE_TABLE, _joined_arrays_are_text, _a_choice_of_free_values_is_free, _maps_have_one_order,
+     _only_a_float_itself_has_two_zeros, _unknown_functions_are_free, _the_largest_of_equal_values_is_any],
+)  # fmt: skip
+def test_with_a_mend_taken_out_the_random_ones_find_it(
+    monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """Within the size of the gate. If not, they do not draw what it takes, and would not find the next one either."""
+    mistake(monkeypatch)
+    assert any(next(told_wrongly(seed, {}), None) for seed in range(SEEDS))

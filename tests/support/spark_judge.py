@@ -5,6 +5,7 @@ Random expressions are written without parentheses on purpose, and with every si
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from sqlglot import exp
 
 from floodmark.core.errors import InvalidInput
 from floodmark.query.kinds import kind_of
+from floodmark.query.shapes import expression
 from floodmark.spark.columns import spark_schema
 from floodmark.sql.parsing import parse_query, render
 
@@ -284,6 +286,59 @@ def typing(
         elif made is not None and str(made) != written:
             differences.append(Difference(text, str(made), written))
     return differences, known
+
+
+# -- values of which one group may have several ------------------------------------------------------------------------
+
+MIXED: Mapping[str, str] = {
+    **COLUMNS,
+    "fs": "list<item: double>", "ss": "list<item: string>", "ms": "list<item: decimal128(12, 2)>",
+    "st": "struct<x: string, y: decimal128(5, 2)>", "sd": "struct<x: double, y: int64>", "kv": "map<string, int64>",
+    "b": "binary",
+}  # fmt: skip
+_ANYTHING = (
+    *MIXED, "fs", "fs", "ss", "ms", "sd", "kv", "s", "s", "m", "'x'", "'-0.0'", "1", "1.5", "1e3", "NULL", "TRUE",
+    "X'1F'", "st.x", "st.y", "sd.x", "fs[0]", "ss[0]", "kv['a']", "INTERVAL 1 DAY", "'1'",
+)  # fmt: skip
+_OF_ONE = (
+    "reverse({})", "array({})", "upper({})", "trim({})", "length({})", "sqrt({})", "to_json({})", "map_keys({})",
+    "map_values({})", "sort_array({})", "flatten(array({}))", "CAST({} AS STRING)", "CAST({} AS DOUBLE)", "abs({})",
+    "CAST({} AS DATE)", "hour({})", "trunc({}, 'MONTH')", "last_day({})", "date_part('SECOND', {})", "date({})",
+    "timestamp({})", "unix_seconds({})", "date_format({}, 'y')", "months_between({}, t)", "substring({}, 1, 2)",
+    "md5({})", "EXTRACT(SECOND FROM {})", "{} IS NULL", "NOT {}", "-{}", "~{}", "slice({}, 1, 1)", "concat({})",
+    "element_at({}, 1)", "string({})", "left({}, 1)", "split({}, ',')", "IF(p, {}, NULL)", "array_max({})",
+    "concat_ws(',', {})",
+)  # fmt: skip
+_OF_TWO = (
+    "{} || {}", "concat({}, {})", "coalesce({}, {})", "nvl({}, {})", "ifnull({}, {})", "greatest({}, {})",
+    "least({}, {})", "nullif({}, {})", "IF(p, {}, {})", "nvl2(i, {}, {})", "CASE WHEN p THEN {} ELSE {} END",
+    "array({}, {})", "CASE i WHEN 1 THEN {} WHEN 2 THEN {} END", "named_struct('x', {}, 'y', {})", "map({}, {})",
+    "{} = {}", "{} IN ({})", "{} + {}", "{} * {}", "replace({}, {})", "array_union({}, {})", "coalesce(NULL, {}, {})",
+    "array_append({}, {})", "date_add({}, {})", "datediff({}, {})", "{} LIKE {}", "concat_ws(',', {}, {})",
+    "try_add({}, {})",
+)  # fmt: skip
+
+
+def mixed(dice: random.Random, depth: int = 2) -> str:
+    """Anything done to values of any type. Spark refuses about half of them."""
+    if depth <= 0 or dice.random() < 0.1:
+        return dice.choice(_ANYTHING)
+    form = dice.choice(_OF_ONE if dice.random() < 0.4 else _OF_TWO)
+    parts = [mixed(dice, depth - dice.choice((1, 1, 2))) for _ in range(form.count("{}"))]
+    return form.format(*(f"({part})" if " " in part else part for part in parts))
+
+
+def merged_unnoticed(
+    analyzer: Analyzer, texts: Sequence[str], columns: Mapping[str, str], has_several: Callable[..., bool]
+) -> tuple[list[Difference], int]:
+    """Where Spark finds a float or a map that we do not, and how many we take for free of both."""
+    ours = [(text, tree) for text in texts if (tree := tree_of(text)) is not None]
+    known = [text for text, tree in ours if not has_several(expression(render(tree)), columns)]
+    found = [(text, written) for text, written in zip(known, analyzer.types(known), strict=True) if written is not None]
+    return [Difference(text, "one value", written) for text, written in found if _MERGED.search(written)], len(found)
+
+
+_MERGED = re.compile("float|double|map<|collate")
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
