@@ -269,6 +269,7 @@ def _why(start_ms: int, entry: Entry) -> tuple[Any, ...]:
         "sweep": "the sweep found that its source differs",
         "coverage": "the view came to cover it",
         "import": "the view was imported",
+        "meaning": "it was built when the view's query was understood otherwise",
     }.get(cause.kind, cause.kind)
     return (utc(start_ms), state, why, ", ".join(cause.segments), cause.event_id, utc(cause.marked_at_ms))
 

@@ -8,10 +8,12 @@ that it is as good as lost.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import structlog
 
-from floodmark.core.buckets import Cause, Entry, Mark, State
+from floodmark.catalog.renewal import renewed
+from floodmark.core.buckets import MEANING_CHANGED, Cause, Entry, Mark, State
 from floodmark.core.errors import InvalidInput
 from floodmark.core.fingerprint import Fingerprint, fingerprint
 from floodmark.core.intervals import Interval, IntervalSet
@@ -59,17 +61,41 @@ class Sweeper:
         """Repair what has been wrong for longer than the grace period. Returns how many buckets were marked."""
         try:
             state = self.ledger.views.state(view)
+            if renewed(self.ledger, state.header) != state.header:
+                state = self.ledger.views.state(view)
         except InvalidInput as error:
             if error.rule == "unknown-view":
                 return 0  # dropped meanwhile
             raise
         if state.header.status is ViewStatus.DROPPING:
             return 0
+        self._outdate(state)
         snapshot = self.ledger.registry.snapshot(state.header.definition.table)
         found = outdated(state, snapshot) | outdated_in_runs(state, snapshot)
         found |= holes(state) | uncovered(state.header, snapshot.header)
         overdue = self._overdue(view, found)
         return self._repair(state.header, [_stretch(state.header, s, found[s]) for s in overdue]) if overdue else 0
+
+    def _outdate(self, state: ViewState) -> None:
+        """Mark what was built under another definition, which after an upgrade may be the same text. No event tells of
+        it, so there is none to wait for."""
+        definition = state.header.definition
+        view, width_ms = definition.name, definition.bucket_ms
+
+        def is_other(entry: Entry) -> bool:
+            return entry.state is State.VALID and entry.definition_hash != definition.hash
+
+        if not any(map(is_other, chain(state.entries.values(), (run.entry for run in state.runs)))):
+            return
+        stretches = [
+            Interval(start_ms, start_ms + count * width_ms)
+            for start_ms, count, entry in state.stretches()
+            if is_other(entry)
+        ]
+        now_ms = self.clock.now_ms()
+        cause = Cause(MEANING_CHANGED, f"{MEANING_CHANGED}/{now_ms}", now_ms)
+        marked = self.ledger.views.mark(view, [Mark(IntervalSet.of(stretches), cause)])
+        log.warning("view_outdated", view=view, buckets=marked.count, meaning="its query is understood otherwise now")
 
     def forget_all_but(self, views: list[str]) -> None:
         for gone in self._suspected.keys() - set(views):

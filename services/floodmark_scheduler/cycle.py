@@ -318,7 +318,8 @@ class Scheduler:
         """What to do with a bucket; None when nothing is left to do."""
         if want.entry is None:
             return Mode.APPEND
-        decision = remedy(want.entry, source.source.fingerprint)
+        definition_hash = view.header.definition.hash
+        decision = remedy(want.entry, source.source.fingerprint, definition_hash=definition_hash)
         if not isinstance(decision, Revert):
             return decision
         try:

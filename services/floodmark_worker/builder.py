@@ -20,6 +20,7 @@ from typing import TypeVar
 import structlog
 
 from floodmark.bus.delivery import Delivery
+from floodmark.catalog.renewal import renewed
 from floodmark.contracts.envelope import Envelope
 from floodmark.core import tasks
 from floodmark.core.dispatch import Policy
@@ -151,9 +152,12 @@ class _Run:
     # -- what the tasks are worth ----------------------------------------------------------------------------------
 
     def _header(self) -> ViewHeader | None:
-        """The view as it is now. A lagging server could show the one before it."""
+        """The view as it is now, by its query as this process understands it: what is built is named by that meaning.
+
+        A lagging server could show the view before it.
+        """
         self.ledger.store.sync()
-        return _unless_dropped(lambda: self.ledger.views.header(self.view))
+        return _unless_dropped(lambda: renewed(self.ledger, self.ledger.views.header(self.view)))
 
     def _worth(self, header: ViewHeader) -> dict[int, Verdict]:
         """Each task against its bucket and the live source, which from now on is the attempt's source."""

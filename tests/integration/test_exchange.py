@@ -132,7 +132,7 @@ def _change(*path: str | int, to: object) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "rule", "said"),
     [
-        (_change("version", to=2), "import-format", "version 2"),
+        (_change("version", to=3), "import-format", "version 3"),
         (_change("format", to="other"), "import-format", "format"),
         (_change("view", "table", to="no_such"), "unknown-table", "no_such"),
         (_change("view", "name", to="a/b"), "name", "a/b"),

@@ -25,7 +25,7 @@ from floodmark.core.transitions import Mode
 from tests.support.ledger_kit import HOUR_MS, TABLE, VIEW
 
 BUILT = Fingerprint(2, 77)
-STALE = Entry(State.STALE, ever_valid=True, fingerprint=BUILT, attempt_id="a")
+STALE = Entry(State.STALE, ever_valid=True, fingerprint=BUILT, attempt_id="a", definition_hash="h")
 
 
 def view(watermark_hour: int) -> ViewHeader:
@@ -38,19 +38,23 @@ def view(watermark_hour: int) -> ViewHeader:
 )
 def test_a_stale_bucket_gets_what_its_live_source_asks_for(live: Fingerprint, expected: object) -> None:
     """S1 in the small: gone -> DELETE, unchanged -> revert and no task, changed -> OVERWRITE."""
-    assert remedy(STALE, live) == expected
+    assert remedy(STALE, live, definition_hash="h") == expected
+
+
+def test_a_bucket_that_was_built_under_another_definition_is_built_again_although_its_source_is_unchanged() -> None:
+    assert remedy(STALE, BUILT, definition_hash="h of another meaning") is Mode.OVERWRITE
 
 
 def test_a_bucket_that_was_never_built_and_has_no_source_is_cleared_not_reverted() -> None:
     """There is nothing to revert to."""
-    assert remedy(synthesized(Cause("event", "e", 0)), EMPTY) is Mode.DELETE
+    assert remedy(synthesized(Cause("event", "e", 0)), EMPTY, definition_hash="h") is Mode.DELETE
 
 
 def test_a_bucket_that_somebody_asked_for_is_built_although_its_source_is_unchanged() -> None:
     """A person who asks has a reason, such as files that were lost. A change that was undone is none."""
-    assert remedy(replace(STALE, cause=Cause(ASKED, "r", 0)), BUILT) is Mode.OVERWRITE
-    assert remedy(replace(STALE, cause=Cause(ASKED, "r", 0)), EMPTY) is Mode.DELETE
-    assert remedy(replace(STALE, cause=Cause("event", "e", 0)), BUILT) == Revert()
+    assert remedy(replace(STALE, cause=Cause(ASKED, "r", 0)), BUILT, definition_hash="h") is Mode.OVERWRITE
+    assert remedy(replace(STALE, cause=Cause(ASKED, "r", 0)), EMPTY, definition_hash="h") is Mode.DELETE
+    assert remedy(replace(STALE, cause=Cause("event", "e", 0)), BUILT, definition_hash="h") == Revert()
 
 
 def test_a_rebuild_from_nothing_is_a_delete() -> None:

@@ -22,6 +22,7 @@ from floodmark.core.tables import (
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.locations import Place, overlap, place_of
 from floodmark.sql.definition import analyze, definition_hash
+from floodmark.sql.meaning import meaning_of
 
 TABLE_PROPERTIES = {"scan": ("true", "false"), "glob": None, RETENTION: None, TIME_UNIT: tuple(TIME_UNITS)}
 ALTERABLE = {"scan", "glob"}
@@ -165,6 +166,7 @@ def view_definition(request: ViewRequest, table: TableDefinition) -> ViewDefinit
         location=request.location,
         coverage=CoverageMode(request.coverage),
         properties=dict(request.properties),
+        meaning=meaning_of(request.select),
     )
 
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from floodmark.core.buckets import State
+from floodmark.core.buckets import Entry, State
 from floodmark.ledger.ledger import Ledger
+from floodmark.sql.meaning import is_outdated
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,12 @@ def current_files(ledger: Ledger, view: str) -> CurrentFiles:
     state = ledger.views.state(view)
     location = state.header.definition.location.rstrip("/")
     entries = sorted(state.entries.items())
+    outdated = is_outdated(state.header.definition)
+
+    def is_current(entry: Entry) -> bool:
+        same_definition = not outdated and entry.definition_hash == state.header.definition.hash
+        return same_definition and entry.state is State.VALID
+
     return CurrentFiles(
         view=view,
         location=location,
@@ -36,8 +43,8 @@ def current_files(ledger: Ledger, view: str) -> CurrentFiles:
         files=tuple(
             CurrentFile(f"{location}/{file.name}", start, file.rows, file.bytes)
             for start, entry in entries
-            if entry.state is State.VALID
+            if is_current(entry)
             for file in entry.files
         ),
-        left_out_ms=tuple(start for start, entry in entries if entry.state is not State.VALID),
+        left_out_ms=tuple(start for start, entry in entries if not is_current(entry)),
     )

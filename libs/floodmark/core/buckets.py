@@ -34,6 +34,8 @@ class DataFile:
 
 ASKED = "refresh"
 """The kind of a cause that is a person who asked."""
+MEANING_CHANGED = "meaning"
+"""The kind of a cause that is a bucket built when the view's query meant something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Cause:
     """Why a bucket was last marked STALE: the event, where it lay, and the segments it named."""
 
     kind: str
-    """`event`, `sweep`, `refresh`, `coverage` or `import`."""
+    """`event`, `sweep`, `refresh`, `coverage`, `import` or `meaning`."""
     event_id: str
     marked_at_ms: int
     place: str = ""
@@ -89,6 +91,10 @@ class Entry:
             self.refreshed_at_ms,
             cause,
         )
+
+    def is_built_from(self, source: Fingerprint, definition_hash: str) -> bool:
+        """Whether building it again would make the same files."""
+        return self.fingerprint == source and self.definition_hash == definition_hash
 
     def reverted(self, slice_versions: Mapping[str, int]) -> "Entry":
         """VALID again as it was. The versions are those at which the source was found unchanged."""

@@ -32,10 +32,10 @@ class Revert:
     """The source is what the bucket was built from: no task, just a state."""
 
 
-def remedy(entry: Entry, live: Fingerprint) -> Mode | Revert:
+def remedy(entry: Entry, live: Fingerprint, *, definition_hash: str) -> Mode | Revert:
     """What a STALE bucket needs, given its source now. Who asks for it to be built again has a reason."""
     asked = entry.cause is not None and entry.cause.kind == ASKED
-    if entry.fingerprint == live and not asked:
+    if entry.is_built_from(live, definition_hash) and not asked:
         return Revert()
     return rebuild(live)
 

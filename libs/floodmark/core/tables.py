@@ -15,6 +15,8 @@ RETENTION = "retention"
 """The property of a table that says how long its data is kept. Without it nothing of it is ever deleted."""
 TIME_UNIT = "time_unit"
 """The property of a table that says what its time column counts, when that is a whole number."""
+MEANING = 1
+"""The newest meaning of definitions that this version knows: `sql/meaning.py` says what changed with each."""
 RECENT_CHANGES_MAX = 64
 """How many registry changes a header remembers, so that a cache that is a little behind reads only what moved."""
 RECENT_KEYS_MAX = 4_000
@@ -95,7 +97,7 @@ class ViewStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ViewDefinition:
-    """A view as it was asked for. `select` is its query, opaque to the ledger; `hash` names exactly this definition."""
+    """A view as it was asked for. `select` is its query, opaque to the ledger; `hash` names exactly what it holds."""
 
     name: str
     table: str
@@ -105,6 +107,8 @@ class ViewDefinition:
     location: str
     coverage: CoverageMode = CoverageMode.EXTEND
     properties: Mapping[str, str] = field(default_factory=dict)
+    meaning: int = 0
+    """Which meaning of `select` the hash names."""
 
     def __post_init__(self) -> None:
         checked_name(self.name, what="view")

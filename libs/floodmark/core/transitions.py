@@ -124,9 +124,10 @@ def commit(entry: Entry | None, build: Build, live: Source | Build) -> Decision:
     return Changed(replace(build.change.entry, slice_versions=live.slice_versions))
 
 
-def revert(entry: Entry | None, live: Source) -> Decision:
-    """STALE -> VALID when the source is what the bucket was built from. The write must check the slices (INV-3)."""
-    if entry is None or entry.state is State.VALID or entry.fingerprint != live.fingerprint:
+def revert(entry: Entry | None, live: Source, *, definition_hash: str) -> Decision:
+    """STALE -> VALID when source and definition are what the bucket was built from. The write must check the slices
+    (INV-3)."""
+    if entry is None or entry.state is State.VALID or not entry.is_built_from(live.fingerprint, definition_hash):
         return AlreadyTrue()
     return Changed(entry.reverted(live.slice_versions))
 

@@ -7,6 +7,7 @@ lose a change.
     format 1    the entry of a bucket is a map of short field names
     format 2    it is a row, which takes half as long to write, and a shard is not compressed beyond its blocks
     format 3    a slice of the registry may be split into parts, and a table may have been dropped
+    format 4    a view's query may mean what versions before would not build
 
 A shard is written in blocks of 16 buckets, each a node of its own inside the shard's, so that a commit encodes the
 blocks it changed and passes the others on. Consecutive buckets of a block with equal entries, such as an empty stretch,
@@ -28,9 +29,17 @@ from floodmark.core.intervals import Interval
 from floodmark.core.registry import Event, ReportedChange
 from floodmark.core.runs import NO_RUNS, Run, Runs
 from floodmark.core.segments import Part, Segment, Slice
-from floodmark.core.tables import CoverageMode, TableDefinition, TableHeader, ViewDefinition, ViewHeader, ViewStatus
+from floodmark.core.tables import (
+    MEANING,
+    CoverageMode,
+    TableDefinition,
+    TableHeader,
+    ViewDefinition,
+    ViewHeader,
+    ViewStatus,
+)  # fmt: skip
 
-FORMAT = 3
+FORMAT = 4
 BUCKETS_PER_BLOCK = 16
 _PLAIN_BYTES_MAX = 64 * 1024 * 1024
 _STATES = {"V": State.VALID, "S": State.STALE}
@@ -221,6 +230,8 @@ def decode_event(data: bytes, *, what: str) -> Event:
 
 def encode_view(header: ViewHeader) -> bytes:
     d = header.definition
+    # A reader from before there were meanings must refuse it: it would build what the query used to mean.
+    format_ = 4 if d.meaning else 2
     return pack(
         {
             "name": d.name,
@@ -236,12 +247,19 @@ def encode_view(header: ViewHeader) -> bytes:
             "coverage_start_ms": header.coverage_start_ms,
             "watermark_ms": header.watermark_ms,
             "status": str(header.status),
-        }
+            "meaning": d.meaning,
+        },
+        format_=format_,
     )
 
 
 def decode_view(data: bytes, *, what: str) -> ViewHeader:
     raw = unpack(data, what=what)
+    meaning = decoding(what, lambda: int(raw.get("meaning", 0)))
+    if meaning > MEANING:
+        raise InvalidInput(
+            "format", f"{what} has a query of meaning {meaning}, this version of floodmark knows {MEANING} and older"
+        )
     return decoding(
         what,
         lambda: ViewHeader(
@@ -254,6 +272,7 @@ def decode_view(data: bytes, *, what: str) -> ViewHeader:
                 location=raw["location"],
                 coverage=CoverageMode(raw["coverage"]),
                 properties=raw["properties"],
+                meaning=meaning,
             ),
             incarnation=raw["incarnation"],
             created_at_ms=raw["created_at_ms"],

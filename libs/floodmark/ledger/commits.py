@@ -145,7 +145,8 @@ class Commits:
             grid = header.definition.grid
             seen = look.shards([grid.shard_of(start_ms)])
             live = self._registry.read_window(header.definition.table, grid.window(start_ms)).source
-            decision = transitions.revert(seen[grid.shard_of(start_ms)].shard.get(start_ms), live)
+            entry = seen[grid.shard_of(start_ms)].shard.get(start_ms)
+            decision = transitions.revert(entry, live, definition_hash=header.definition.hash)
             if not isinstance(decision, Changed):
                 return Done(result=False)
             data_end = _DataEnd(self._registry, header.definition.table)

@@ -17,11 +17,12 @@ from floodmark.core.errors import InvalidInput
 from floodmark.core.fingerprint import Fingerprint
 from floodmark.core.intervals import Interval, IntervalSet
 from floodmark.core.runs import Run, Runs, whole_shards
-from floodmark.core.tables import CoverageMode, ViewDefinition, ViewHeader, ViewStatus
+from floodmark.core.tables import MEANING, CoverageMode, ViewDefinition, ViewHeader, ViewStatus
 from floodmark.ledger.ledger import Ledger
 
 FORMAT = "floodmark-view-state"
-VERSION = 1
+VERSION = 2
+"""2: the view's query may mean what versions before would not build, as in format 4 of nodes."""
 
 Hash = Annotated[int, PlainSerializer(str, return_type=str)]
 """As a decimal string: many JSON tools read numbers as doubles and would round it."""
@@ -93,6 +94,7 @@ class ViewPart(_Part):
     location: str
     coverage: CoverageMode
     properties: Mapping[str, str]
+    meaning: int = Field(default=0, ge=0, le=MEANING)
 
 
 class Export(_Part):
@@ -121,7 +123,7 @@ def export_view(ledger: Ledger, view: str, *, now_ms: int) -> Export:
     d = header.definition
     return Export(
         format=FORMAT,
-        version=VERSION,
+        version=2 if d.meaning else 1,
         exported_at_ms=now_ms,
         incarnation=header.incarnation,
         status=header.status,
@@ -134,6 +136,7 @@ def export_view(ledger: Ledger, view: str, *, now_ms: int) -> Export:
             location=d.location,
             coverage=d.coverage,
             properties=dict(d.properties),
+            meaning=d.meaning,
         ),
         coverage_start_ms=header.coverage_start_ms,
         watermark_ms=header.watermark_ms,

@@ -170,6 +170,28 @@ class Views:
             )
         return [*ops, *below]
 
+    def renew(self, header: ViewHeader, *, definition_hash: str, meaning: int) -> ViewHeader | None:
+        """The view under the hash that its query has in this meaning; None when it is gone.
+
+        It is another incarnation, so that no attempt of the one before can commit afterwards (INV-13), but it keeps the
+        entries. They name files that still lie there, by a hash under which nobody reads them any more.
+        """
+        view, incarnation = header.definition.name, new_id(self._engine.randomness)
+
+        def attempt() -> Done[ViewHeader | None] | Write[ViewHeader | None]:
+            look = Look(self._store, self._memory, view, trusting=False)
+            found = look.active()
+            if found is None or found.incarnation != header.incarnation:
+                return Done(found)
+            definition = replace(found.definition, hash=definition_hash, meaning=meaning)
+            new = replace(found, definition=definition, incarnation=incarnation)
+            old_fence, new_fence = (paths.fence(view, i) for i in (found.incarnation, incarnation))
+            return Write([Delete(old_fence), Create(new_fence, b""), look.set_header(new)], new)
+
+        outcome = self._engine.run(f"renew view {view}", self._budgets.critical, attempt)
+        self._memory.forget(view)
+        return outcome.result
+
     def drop(self, view: str) -> bool:
         """Drop a view; False when there is none. Its running attempts can never commit afterwards (INV-13)."""
 

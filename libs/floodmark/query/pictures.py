@@ -23,11 +23,11 @@ from floodmark.core.tables import TableDefinition, ViewDefinition, ViewHeader, V
 from floodmark.ledger import codec, paths
 from floodmark.ledger.dispatch import decode_records
 from floodmark.ledger.store import Node, WatchableStore
-from floodmark.query.earlier import as_built_before
 from floodmark.query.routing import Router
 from floodmark.query.shapes import ViewShape
 from floodmark.query.snapshots import ViewSnapshot
-from floodmark.sql.definition import Definition, analyze, definition_hash
+from floodmark.sql.definition import Definition, analyze
+from floodmark.sql.meaning import is_outdated
 
 log = structlog.get_logger()
 
@@ -282,6 +282,10 @@ def _definition(view: ViewDefinition, table: TableDefinition) -> Definition:
         bucket_ms=view.bucket_ms,
         columns=dict(table.columns),
     )
-    if view.hash == definition_hash(view.table, view.select, view.bucket_ms):
-        return definition
-    return as_built_before(definition, view.name)
+    if is_outdated(view):
+        raise InvalidInput(
+            "outdated",
+            f"view {view.name} was defined by an earlier version, which understood its query otherwise; "
+            "the consistency service will have it built again",
+        )
+    return definition

@@ -1,8 +1,9 @@
 """Which buckets of a view may be read as they are, and why the others may not.
 
 A bucket may be read when it is VALID and was built from exactly what the registry lists for its window now (INV-12).
-That follows from the slice versions its entry recorded, or else from the fingerprint of what the slices list. Nothing
-else about the entry has to be current: whatever became of the bucket since, these files hold the right rows.
+That follows from the slice versions its entry recorded, or else from the fingerprint of what the slices list. And it
+was built under the definition that the view has now, whose hash the entry has. Nothing else about the entry has to be
+current: whatever became of the bucket since, these files hold the right rows.
 
     entry       VALID, built at slices {d1: 4, wide: 2}
     registry    d1 at 4, wide at 2        the same source: read the files
@@ -114,7 +115,7 @@ def route_runs(runs: Runs, header: ViewHeader, table: TableSnapshot, *, earlier:
     reasons: list[tuple[Interval, Reason]] = []
     for window, entry in windows.items():
         usable = IntervalSet()
-        if entry.ever_valid and entry.definition_hash in ("", header.definition.hash):
+        if entry.ever_valid and entry.definition_hash == header.definition.hash:
             usable = now.clip(window) if entry.state is State.VALID else usable
             usable = usable if _is_distrusted(entry) else usable.union(before.clip(window))
         why = Why.STALE if entry.state is State.STALE else Why.CHANGED_SINCE
@@ -143,7 +144,7 @@ def _runs(starts: Sequence[int], width_ms: int) -> Iterator[Interval]:
 def _reason(
     entry: Entry, window: Interval, header: ViewHeader, table: TableSnapshot, earlier: TableSnapshot | None
 ) -> Reason | None:
-    if not entry.ever_valid or entry.definition_hash not in ("", header.definition.hash):
+    if not entry.ever_valid or entry.definition_hash != header.definition.hash:
         return Reason(Why.STALE, entry.cause)
     if entry.state is State.VALID and table.is_source_of(entry, window):
         return None

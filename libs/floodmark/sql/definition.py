@@ -14,7 +14,8 @@ from sqlglot import exp
 
 from floodmark.sql.columns import Columns
 from floodmark.sql.grouping import Selected, group_texts
-from floodmark.sql.measures import aggregates_in, measure, refuse_aggregates
+from floodmark.sql.meaning import meaning_of
+from floodmark.sql.measures import measure, refuse_aggregates
 from floodmark.sql.model import Aggregate, Definition, Key, Output, Stored
 from floodmark.sql.names import folded
 from floodmark.sql.parsing import bounded_depth, check_rendering, parse_select, render
@@ -60,12 +61,10 @@ def _analyzed(select: str, table: str, time_column: str, bucket_ms: int, columns
 
 
 def definition_hash(table: str, select: str, bucket_ms: int) -> str:
-    """Names what a bucket holds: two definitions with the same hash have the same rows."""
+    """Names what a bucket holds: two definitions with the same hash have the same rows, whatever version built them."""
     held = {"table": table, "select": canonical(select), "bucket_ms": bucket_ms}
-    with bounded_depth():
-        calls = {call.name.lower() for call in aggregates_in(parse_select(select))}
-    if "approx_count_distinct" in calls:
-        held["distinct"] = "xxhash64"  # files from before have sketches of the values themselves
+    if meaning := meaning_of(select):
+        held["meaning"] = meaning
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:32]
 
 
