@@ -43,7 +43,7 @@ from tests.support.spark_judge import (
     typing,
 )
 from tests.support.spark_times import KINDS, Timed, bounding, frame, understood
-from tests.support.spark_words import PlanParser, read_differently, worded
+from tests.support.spark_words import PlanParser, nested, read_differently, worded
 from tests.support.sql_values import ROWS, Kind, Values
 
 pytestmark = pytest.mark.timeout(900 if "FLOODMARK_JUDGED" not in os.environ else 7200)
@@ -96,9 +96,11 @@ def bound_differently(parser: Parser, counts: Counter[str]) -> Iterator[Differen
                 yield difference
 
 
-def worded_differently(plans: PlanParser, counts: Counter[str]) -> Iterator[Difference]:
+def worded_differently(
+    plans: PlanParser, counts: Counter[str], made: Callable[[random.Random], str] = worded
+) -> Iterator[Difference]:
     for n in range(JUDGED):
-        text = worded(random.Random(f"{SEED} {n}"))
+        text = made(random.Random(f"{SEED} {n}"))
         difference, is_read = read_differently(plans, text)
         counts["read"] += is_read
         if difference is not None:
@@ -142,6 +144,14 @@ def test_comments_quotes_hints_and_words_are_sparks(plans: PlanParser) -> None:
     counts: Counter[str] = Counter()
     assert list(worded_differently(plans, counts)) == []
     assert counts["read"] > 0.4 * JUDGED, "many of them are no SQL on purpose"
+
+
+@pytest.mark.scenario("Q13")
+def test_a_with_a_sample_and_a_table_stand_where_they_stand_for_spark(plans: PlanParser) -> None:
+    """INV-12: a WITH that is moved is another one's, or nobody's."""
+    counts: Counter[str] = Counter()
+    assert list(worded_differently(plans, counts, nested)) == []
+    assert counts["read"] > 0.3 * JUDGED
 
 
 @pytest.mark.scenario("Q13")
@@ -303,6 +313,34 @@ def test_texts_that_are_cut_up_otherwise_are_found(
 ) -> None:
     mistake(monkeypatch)
     assert next(worded_differently(plans, Counter()), None) is not None
+
+
+def _every_with_is_at_the_top(patch: pytest.MonkeyPatch) -> None:
+    at_the_top = {exp.Select, exp.Subquery, exp.SetOperation}
+    patch.setattr(grammar.DefinitionGenerator, "EXPRESSIONS_WITHOUT_NESTED_CTES", at_the_top)
+
+
+def _a_sample_has_a_seed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(grammar.DefinitionGenerator, "TABLESAMPLE_SEED_KEYWORD", "SEED")
+
+
+def _samples_are_sqlglots(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(grammar.DefinitionParser, "_parse_table_sample", SparkParser._parse_table_sample)
+
+
+def _table_is_a_name(patch: pytest.MonkeyPatch) -> None:
+    normalised = parsing._normalised
+    patch.setattr(parsing, "_normalised", lambda node: node if isinstance(node, exp.Table) else normalised(node))
+
+
+@pytest.mark.parametrize(
+    "mistake", [_every_with_is_at_the_top, _a_sample_has_a_seed, _samples_are_sqlglots, _table_is_a_name]
+)
+def test_queries_that_are_put_together_otherwise_are_found(
+    plans: PlanParser, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mistake(monkeypatch)
+    assert next(worded_differently(plans, Counter(), nested), None) is not None
 
 
 def test_fields_that_are_called_after_other_columns_are_found(

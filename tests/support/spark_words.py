@@ -55,6 +55,40 @@ def worded(dice: random.Random) -> str:
     return f"{head}{between()}{selected}{between()}FROM{between()}{source}{condition}{dice.choice(_ENDS)}"
 
 
+_SAMPLES = (
+    "", "", "", "", "", "", "", " TABLESAMPLE (10 PERCENT)", " TABLESAMPLE (5 ROWS) REPEATABLE (3)",
+    " TABLESAMPLE (2.5 PERCENT) REPEATABLE (7)", " TABLESAMPLE (BUCKET 1 OUT OF 3) REPEATABLE (1)", " TABLESAMPLE (10)",
+    " TABLESAMPLE SYSTEM (10 PERCENT)", " TABLESAMPLE (1 ROWS) SEED (3)", " TABLESAMPLE (BUCKET 1 OUT OF 3 ON a)",
+)  # fmt: skip
+_NAMES = ("c", "c", "c", "c", "d", "t", "`C`", "`C`", "table")
+"""So few that two WITHs often give the same one."""
+
+
+def nested(dice: random.Random, depth: int = 3) -> str:
+    """A query of queries: WITHs of one name, inside each other and side by side, samples, and tables without SELECT."""
+    again = nested(dice, depth - 1) if depth > 1 and dice.random() < 0.8 else f"SELECT {dice.choice('abx')} AS x"
+    other = nested(dice, depth - 2) if depth > 2 else "SELECT q.a AS x"
+    name = dice.choice(_NAMES)
+    source = f"{dice.choice((*_NAMES, '`table`'))}{dice.choice(_SAMPLES)}"
+    return dice.choice((
+        f"SELECT x FROM {source}",
+        f"SELECT x FROM {source} AS q",
+        f"WITH {name} AS ({again}) SELECT x FROM {source}",
+        f"WITH {name} AS ({again}) SELECT x FROM {source}",
+        f"WITH {name} AS ({again}), d AS ({other}) SELECT x FROM {name} AS q CROSS JOIN d",
+        f"SELECT ({again}) AS x, ({other}) AS y FROM {source} AS q",
+        f"SELECT x FROM ({again}) AS q",
+        f"SELECT x FROM ({again}) AS q WHERE EXISTS ({other})",
+        f"SELECT x FROM {source} WHERE x IN ({again})",
+        f"({again}) UNION ALL ({other})",
+        f"WITH {name} AS ({again}) ({other}) UNION ALL SELECT x FROM {name}",
+        f"SELECT x FROM (TABLE {name}) AS q",
+        f"WITH {name} AS (TABLE t) {other}",
+        f"SELECT x FROM {name} CROSS JOIN LATERAL ({again}) AS q",
+        f"TABLE {name}",
+    ))  # fmt: skip
+
+
 class PlanParser:
     """What Spark's parser makes of a whole query."""
 
