@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.parquet import encryption
 
-US_PER = {"s": 10**6, "ms": 10**3, "us": 1}
+NS_PER = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 DAY_US = 86_400_000_000
 Times = tuple[int | None, ...]
 """Nanoseconds since 1970; None for a row without a time."""
@@ -65,8 +65,7 @@ class Specimen:
 
 
 def in_unit(times: Times, unit: str) -> list[int | None]:
-    per = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[unit]
-    return [None if time is None else time // per for time in times]
+    return [None if time is None else time // NS_PER[unit] for time in times]
 
 
 def timestamps(times: Times, unit: str, zone: str | None = None) -> pa.Array:
@@ -100,9 +99,8 @@ def by_arrow() -> Iterator[Specimen]:
             compression=codec, data_page_version=page, use_dictionary=not plain,
         )  # fmt: skip
     for unit, zone in itertools.product(("s", "ms", "us", "ns"), (None, "UTC", "Europe/Berlin")):
-        yield _arrow(
-            f"{unit}-{zone}", MODERN, timestamps(MODERN, unit, zone) if unit != "s" else us.cast("timestamp[us]")
-        )
+        times = tuple(in_whole(MODERN, unit))
+        yield _arrow(f"{unit}-{zone}", times, timestamps(times, unit, zone))
     for zone, plain in itertools.product((None, "UTC"), (True, False)):
         told = f"{zone}-{'plain' if plain else 'dictionary'}"
         around = timestamps(AROUND_1970, "ns", zone)
@@ -129,8 +127,14 @@ def by_arrow() -> Iterator[Specimen]:
     yield _arrow("duration", MODERN, pa.array(in_unit(MODERN, "us"), pa.int64()).cast(pa.duration("us")), unit="us")
 
 
+def in_whole(times: Times, unit: str) -> Iterator[int | None]:
+    """Times as this unit keeps them."""
+    per = NS_PER[unit]
+    return (None if time is None else time // per * per for time in times)
+
+
 def in_ms(times: Times) -> Iterator[int | None]:
-    return (None if time is None else time // 10**6 * 10**6 for time in times)
+    return in_whole(times, "ms")
 
 
 def odd_columns() -> Iterator[Specimen]:
@@ -366,6 +370,24 @@ def written_otherwise() -> Iterator[Specimen]:
         "dictionary": plain.set_column(2, "k", plain.column("k").dictionary_encode()),
     }.items():
         yield Specimen(f"otherwise-{name}", MODERN, lambda path, t=table: pq.write_table(t, path))
+
+
+def not_as_declared() -> Iterator[Specimen]:
+    """As a table with the columns `t`, `n BIGINT` and `k STRING` may not have them, whatever else the file has."""
+    plain = columns(MODERN, timestamps(MODERN, "us"), more=pa.array(range(len(MODERN))))
+    for name, table in {
+        "lacks-k": plain.drop_columns("k"),
+        "lacks-n-and-k": plain.select(["t", "more"]),
+        "has-k-as-K": plain.rename_columns(["t", "n", "K", "more"]),
+        "has-k-inside": plain.drop_columns("k").append_column("x", pa.array([{"k": "a"}] * len(MODERN))),
+        "has-k-as-number": plain.set_column(2, "k", plain.column("n")),
+        "has-n-as-text": plain.set_column(1, "n", plain.column("n").cast(pa.string())),
+        "has-n-wider": plain.set_column(1, "n", plain.column("n").cast(pa.float64())),
+        "has-k-of-nothing": plain.set_column(2, "k", pa.nulls(len(MODERN))),
+    }.items():
+        yield Specimen(name, MODERN, lambda path, t=table: pq.write_table(t, path), "schema")
+    without = plain.drop_columns("t")
+    yield Specimen("lacks-t", MODERN, lambda path: pq.write_table(without, path), "no-time-column")
 
 
 def without_spark() -> list[Specimen]:

@@ -16,9 +16,10 @@ from floodmark.parquet.inspection import Inspected, inspect
 from floodmark.parquet.lake import Lake
 from tests.support.ledger_kit import Kit
 from tests.support.memory_store import MemoryStore
-from tests.support.zoo import Specimen, without_spark
+from tests.support.zoo import Specimen, not_as_declared, without_spark, written_otherwise
 
 ZOO = without_spark()
+DECLARED = (("t", "timestamp[us]"), ("n", "int64"), ("k", "string"))
 
 
 def file_of(specimen: Specimen, directory: Path) -> Lake:
@@ -62,6 +63,39 @@ def test_a_table_is_refused_over_files_it_could_never_register(specimen: Specime
     else:
         with pytest.raises(InvalidInput, match=rf"^{re.escape(specimen.rule)}: "):
             table_definition(ledger, request)
+
+
+@pytest.mark.scenario("I7")
+@pytest.mark.parametrize("specimen", [*written_otherwise(), *not_as_declared()], ids=lambda s: s.name)
+def test_a_file_fits_the_columns_of_its_table_or_is_refused_when_it_is_looked_into(
+    specimen: Specimen, tmp_path: Path
+) -> None:
+    """In another order, beside others and narrower they fit. A missing one is refused: NULL would be no answer."""
+    lake = file_of(specimen, tmp_path)
+
+    def looked_into() -> Inspected:
+        return inspect(lake, "a.parquet", time_column="t", columns=DECLARED)
+
+    if specimen.rule is None:
+        assert (looked_into().start_ms, looked_into().last_ms) == specimen.range_ms
+        return
+    with pytest.raises(InvalidInput, match=rf"^{re.escape(specimen.rule)}: a.parquet"):
+        looked_into()
+
+
+@pytest.mark.scenario("I7")
+@pytest.mark.parametrize("specimen", [*written_otherwise(), *not_as_declared()], ids=lambda s: s.name)
+def test_a_table_is_created_with_columns_that_its_file_has_and_with_no_others(
+    specimen: Specimen, tmp_path: Path
+) -> None:
+    file_of(specimen, tmp_path)
+    request = TableRequest("zoo", str(tmp_path), "t", columns=DECLARED)
+    ledger = Kit(MemoryStore()).ledger
+    if specimen.rule is None:
+        assert [name for name, _ in table_definition(ledger, request).columns] == ["t", "n", "k"]
+        return
+    with pytest.raises(InvalidInput, match=rf"^{re.escape(specimen.rule)}: "):
+        table_definition(ledger, request)
 
 
 def test_with_int96_read_as_nanoseconds_the_zoo_finds_the_times_that_wrap(

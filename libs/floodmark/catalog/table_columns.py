@@ -31,9 +31,10 @@ def table_columns(
     lake = Lake(location)
     first = _first_file(lake, properties.get("glob", "*.parquet"))
     found = schema_of(lake, first) if first is not None else ()
+    if first is not None:  # as the ingester will, and by the same rule
+        check_time_column(first, found, time_column)
     columns = _matched(table, declared, dict(found)) if declared and found else declared or found
     if first is not None:
-        check_time_column(first, found, time_column)
         check_columns(first, found, columns)
         check_decodable(lake, first, dict(columns))
     check_readable(f"table {table!r}", columns)
