@@ -42,3 +42,43 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     (tmp_path / "there.md").write_text("# A heading, here\n")
     text = "[a](there.md) [b](there.md#a-heading-here) [c](gone.md) [d](there.md#other) [e](#own) [f](https://example.org/x)"
     assert broken_links(text, tmp_path, "## Own") == ["gone.md", "there.md#other"]
+
+
+# -- what the invariants name ------------------------------------------------------------------------------------------
+
+_QUOTED = re.compile(r"`([^`]+)`")
+_CODE = re.compile(r"([a-z_/]+\.py)(?:: (.+))?")
+_TESTS = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+
+
+def not_there(text: str) -> list[str]:
+    """Tests, files and names of code that a document names and that the repository does not have."""
+    quoted = _QUOTED.findall(text)
+    tests = {name for name in quoted if re.fullmatch(r"test_\w+", name)}
+    defined = set(re.findall(r"^ *def (test_\w+)", _TESTS, re.MULTILINE))
+    missing = sorted(tests - defined)
+    for name in quoted:
+        if found := _CODE.fullmatch(name):
+            missing += _lacking(found[1], found[2] or "")
+    return missing
+
+
+def _lacking(path: str, names: str) -> list[str]:
+    """Of `path: One, Two.three`, the file if it is not there, otherwise those names that it does not have."""
+    places = (ROOT / "libs/floodmark" / path, ROOT / "tests" / path, ROOT / path, ROOT / "services" / path)
+    contents = [place.read_text(encoding="utf-8") for place in places if place.is_file()]
+    if not contents:
+        return [path]
+    wanted = [part for name in re.split(r",\s*", names) for part in name.split(".")] if names else []
+    there = [re.compile(rf"\b{re.escape(name)}\b") for name in wanted]
+    return [f"{path}: {name}" for name, word in zip(wanted, there, strict=True) if not any(map(word.search, contents))]
+
+
+def test_whatever_the_invariants_name_is_there() -> None:
+    """A test or a function that was renamed holds nothing under its old name."""
+    assert not_there((ROOT / "docs/invariants.md").read_text(encoding="utf-8")) == []
+
+
+def test_a_name_that_is_not_there_is_found() -> None:
+    text = "`core/gone.py` `core/errors.py: InvalidInput, Gone` `test_gone` `test_a_name_that_is_not_there_is_found`"
+    assert not_there(text) == ["test_gone", "core/gone.py", "core/errors.py: Gone"]
