@@ -24,7 +24,7 @@ import structlog
 from floodmark.contracts.messages import SegmentMetadata
 from floodmark.core.errors import BudgetExhausted, InvalidInput, OutcomeUnknown, Unavailable
 from floodmark.core.registry import OVERTAKEN, Change, Command, CommandsRefused, Contents, Draft, Put, Remove, Seen
-from floodmark.core.segments import Segment
+from floodmark.core.segments import INSPECTION, Segment
 from floodmark.core.tables import TableDefinition
 from floodmark.ledger.ledger import Ledger
 from floodmark.parquet.inspection import Inspected, check_columns, inspect
@@ -33,6 +33,8 @@ from floodmark.parquet.lake import Lake, is_hidden
 log = structlog.get_logger()
 
 PRESENT = "file-present"
+TIMES_NOT_TOLD = ("time-calendar", "time-range")
+"""The rules of files that can be read, but not where in time their rows lie."""
 FILE_NAME = "file-name"
 """The rule of a name that somebody on the way to an answer cannot take."""
 Trouble = InvalidInput | Unavailable | OutcomeUnknown
@@ -58,6 +60,15 @@ class _Look:
 
     path: str | None
     content: Inspected | None
+
+
+@dataclass(frozen=True, slots=True)
+class _TimesNotTold:
+    """What looking at a file brought whose times Spark reads otherwise than its footer can tell."""
+
+    path: str
+    stamp: str
+    error: InvalidInput
 
 
 @dataclass(slots=True)
@@ -150,7 +161,7 @@ class Registrar:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _look(self, definition: TableDefinition, request: Request) -> _Look | Trouble:
+    def _look(self, definition: TableDefinition, request: Request) -> _Look | _TimesNotTold | Trouble:
         try:
             lake = self._lake(definition)
             path = None if request.path is None else lake.relative(request.path)
@@ -158,16 +169,9 @@ class Registrar:
                 return _Look(path, None)
             assert path is not None, "the contract demands a path"
             _check_name(lake, path)
-            content = inspect(
-                lake,
-                path,
-                time_column=definition.time_column,
-                columns=definition.columns,
-                time_unit=definition.time_unit,
-            )
+            return _looked_into(definition, lake, path)
         except (InvalidInput, Unavailable) as error:
             return error
-        return _Look(path, content)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -220,6 +224,18 @@ class Registrar:
         return lake
 
 
+def _looked_into(definition: TableDefinition, lake: Lake, path: str) -> _Look | _TimesNotTold:
+    try:
+        content = inspect(
+            lake, path, time_column=definition.time_column, columns=definition.columns, time_unit=definition.time_unit
+        )
+    except InvalidInput as error:
+        if error.rule in TIMES_NOT_TOLD and (file := lake.file(path)) is not None:
+            return _TimesNotTold(path, file.stamp, error)
+        raise
+    return _Look(path, content)
+
+
 def _check_name(lake: Lake, path: str) -> None:
     """Whether Spark would see the file and could open it."""
     if is_hidden(path):
@@ -231,7 +247,7 @@ def _check_name(lake: Lake, path: str) -> None:
 
 
 def _commands(
-    registered: Contents, requests: Sequence[Request], looks: Sequence[_Look | Trouble]
+    registered: Contents, requests: Sequence[Request], looks: Sequence[_Look | _TimesNotTold | Trouble]
 ) -> list[Command | Trouble]:
     """In the order of the requests: what one of them names, a later one may mean by its path alone.
 
@@ -240,7 +256,14 @@ def _commands(
     draft = Draft(registered)
     commands: list[Command | Trouble] = []
     for request, look in zip(requests, looks, strict=True):
-        command = _command(request, look, draft) if isinstance(look, _Look) else look
+        command: Command | Trouble
+        match look:
+            case _Look():
+                command = _command(request, look, draft)
+            case _TimesNotTold():
+                command = _without_times(request, look, draft)
+            case _:
+                command = look
         if isinstance(command, Put | Remove):
             with suppress(InvalidInput):  # whether it is refused is decided in the write
                 draft.apply(command)
@@ -291,6 +314,18 @@ def _command(request: Request, look: _Look, draft: Draft) -> Command | Trouble:
     return Put(segment, request.trace_id, look.content.columns, seen)
 
 
+def _without_times(request: Request, look: _TimesNotTold, draft: Draft) -> Command | Trouble:
+    """Such a file is refused. One that an earlier version registered stays, as one that may have rows of any time: by
+    the range that it was given, rows could be missing from answers."""
+    name = draft.name_at(look.path)
+    known = None if name is None else draft.segment(name)
+    if known is None or known.stamp != look.stamp or known.inspected >= INSPECTION:
+        return look.error
+    log.warning("times_not_told", table=request.table, segment=known.name, path=look.path, error=str(look.error))
+    anywhen = replace(known, start_ms=None, last_ms=None, timeless_rows=None, inspected=INSPECTION)
+    return Put(anywhen, request.trace_id, seen=Seen(known))
+
+
 def _misfit(definition: TableDefinition, command: Command, path: str) -> InvalidInput | None:
     """Why a file does not fit its table. The table may have got its columns only now, by the first of its files."""
     try:
@@ -312,6 +347,7 @@ def _segment(name: str, path: str, found: Inspected) -> Segment:
         bytes=found.file.bytes,
         stamp=found.file.stamp,
         timeless_rows=found.timeless_rows,
+        inspected=INSPECTION,
     )
 
 

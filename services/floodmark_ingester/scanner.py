@@ -2,8 +2,9 @@
 
 What is announced goes through Kafka and the same checks as everything else; the scanner keeps nothing that matters.
 After a restart it compares the listing with the registry: a file whose size and time are those it was registered with
-is not read again. What was announced and is still not registered as it looks, because it was refused, because only its
-time changed, or because Kafka lost it, is announced again, later each time.
+is not read again, unless an earlier version read it in a way that could be wrong. What was announced and is still not
+registered as it looks, because it was refused, because only its time changed, or because Kafka lost it, is announced
+again, later each time.
 """
 
 from collections.abc import Collection, Sequence, Set
@@ -23,6 +24,7 @@ from floodmark.core.ports import Clock
 from floodmark.core.segments import Segment
 from floodmark.core.tables import RETENTION, TableDefinition
 from floodmark.ledger.ledger import Ledger
+from floodmark.ledger.registry import Snapshot
 from floodmark.parquet.lake import Lake, LakeFile
 
 log = structlog.get_logger()
@@ -32,6 +34,8 @@ PARQUET_BYTES_MIN = 12
 GONE = "gone"
 AGAIN_FIRST_MS, AGAIN_CAP_MS = 60_000, 6 * 3_600_000
 ANNOUNCED_AT_ONCE = 1_000
+LOOKED_AT_AGAIN_AT_ONCE = 1_000
+"""So many files of a table that are to be looked into again are on their way: fresh ones do not wait for all."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,10 @@ class Scanner:
     directories: set[str] = field(default_factory=set)
     """Where the last scan of all looked, as far as it was in local directories."""
     _seen: dict[str, _Sightings] = field(default_factory=dict)
+    _again: dict[str, _Sightings] = field(default_factory=dict)
+    """Registered files that are to be looked into again, by table."""
+    _up_to_date: dict[str, int] = field(default_factory=dict)
+    """The registry version at which there were none, by table."""
     _generations: dict[str, int] = field(default_factory=dict)
     _troubles: dict[str, str] = field(default_factory=dict)
 
@@ -90,8 +98,10 @@ class Scanner:
     def scan(self, table: str) -> int:
         snapshot = self.ledger.registry.snapshot(table)
         definition = snapshot.header.definition
+        again = self._again_news(snapshot)
+        self._announce(again)
         if definition.properties.get("scan", "true") != "true":
-            return 0
+            return len(again)
         lake = Lake(definition.location)
         if self._generations.setdefault(table, definition.generation) != definition.generation:
             # Another table of this name: what was seen of the one before is nothing to it.
@@ -114,7 +124,7 @@ class Scanner:
         self._announce(news)
         waiting = {p for p, file in files.items() if (known := by_path.get(p)) is None or known.stamp != file.stamp}
         self._forget_refusals(table, lake, files, waiting)
-        return len(news)
+        return len(again) + len(news)
 
     def _forget_refusals(self, table: str, lake: Lake, listed: Collection[str], waiting: Set[str]) -> None:
         """Of files that have gone, or are registered as they look. A list that cannot be read stays as it is."""
@@ -145,14 +155,47 @@ class Scanner:
             return None
         if now_ms - sighting.since_ms < self.settle_ms and not _looks_whole(lake, file):
             return None
-        action, name = ("add", None) if known is None else ("replace", known.name)
-        fields = {"table": definition.name, "action": action, "path": file.path, "name": name}
+        return self._announcement(definition.name, file.path, None if known is None else known.name, sighting)
+
+    def _announcement(self, table: str, path: str, name: str | None, sighting: _Sighting) -> _News | None:
+        """Of a file that is new, or of one that is registered under this name."""
+        fields = {"table": table, "action": "add" if name is None else "replace", "path": path, "name": name}
         try:
             return _News(sighting, SegmentAnnounced.model_validate(fields))
         except ValidationError as error:  # its name has what no announcement may carry, such as a line break
-            sighting.announced(now_ms)
-            log.warning("file_not_announceable", table=definition.name, path=file.path, error=complaints(error))
+            sighting.announced(self.clock.monotonic_ms())
+            log.warning("file_not_announceable", table=table, path=path, error=complaints(error))
             return None
+
+    def _again_news(self, snapshot: Snapshot) -> list[_News]:
+        """Files that an earlier version looked into, which may lie elsewhere in time than it found. They are announced
+        although they have not changed, and though nobody scans for files of this table."""
+        definition, now_ms = snapshot.header.definition, self.clock.monotonic_ms()
+        if self._up_to_date.get(definition.name) == snapshot.header.version:
+            return []
+        kind = dict(definition.columns).get(definition.time_column)
+        outdated = [s for s in snapshot.by_name.values() if s.may_be_elsewhere(kind)]
+        before = self._again.pop(definition.name, {})
+        if not outdated:
+            self._up_to_date[definition.name] = snapshot.header.version
+            return []
+        seen = self._again[definition.name] = {s.path: before.get(s.path, _Sighting(s.stamp, now_ms)) for s in outdated}
+        room = LOOKED_AT_AGAIN_AT_ONCE - sum(
+            now_ms < sighting.due_ms and sighting.times == 1 for sighting in seen.values()
+        )
+        lake, news = Lake(definition.location), list[_News]()
+        for segment in outdated:
+            sighting = seen[segment.path]
+            if len(news) >= room:
+                break
+            if now_ms < sighting.due_ms:
+                continue
+            if not lake.has(segment.path):
+                sighting.announced(now_ms)  # that it is gone is other news
+                continue
+            announced = self._announcement(definition.name, segment.path, segment.name, sighting)
+            news += [announced] if announced is not None else []
+        return news
 
     def _gone_news(self, lake: Lake, definition: TableDefinition, segment: Segment, before: _Sightings) -> _News | None:
         """A registered file that is not listed. It may just not fit the glob: only one that is not there is gone."""

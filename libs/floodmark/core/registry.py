@@ -95,6 +95,11 @@ class Change:
         """Of the content there is now; None when it is gone."""
         return self.new.crc if self.new else None
 
+    @property
+    def is_news(self) -> bool:
+        """Whether anyone has to hear of it. That a file was looked into again, and is as it was, is only noted."""
+        return self.old is None or self.new is None or not self.old.same_content(self.new)
+
 
 @dataclass(frozen=True, slots=True)
 class Contents:
@@ -148,7 +153,7 @@ class Draft:
         """Carry out one command. None: it was true already. One that is refused leaves everything as it was."""
         old, new = self.segment(command.name), command.segment if isinstance(command, Put) else None
         # A file that only looks different from outside, with the same content, is no change.
-        if old is new is None or (old is not None and new is not None and old.same_content(new)):
+        if old is new is None or (old is not None and new is not None and _says_nothing_new(old, new)):
             return None
         if command.seen is not None and not command.seen.still_holds(old):
             raise InvalidInput(OVERTAKEN, f"segment {command.name!r} was changed by another ingester meanwhile")
@@ -169,6 +174,10 @@ class Draft:
             self._name_at[new.path] = new.name
         if old is not None and self.name_at(old.path) == old.name:
             self._name_at[old.path] = None
+
+
+def _says_nothing_new(old: Segment, new: Segment) -> bool:
+    return old.same_content(new) and old.inspected >= new.inspected
 
 
 class CommandsRefused(InvalidInput):

@@ -28,9 +28,19 @@ from itertools import chain
 from operator import attrgetter
 
 from floodmark.core.bounds import INT64_MAX, INT64_MIN, SEGMENT_NAME_BYTES_MAX, TIME_MAX_MS, TIME_MIN_MS
+from floodmark.core.column_types import INT96
 from floodmark.core.errors import InvalidInput
 from floodmark.core.intervals import Interval
 
+INSPECTION = 1
+"""How files are looked into. It is raised when the same file may show another range than before.
+
+    0    before there were numbers: INT96 in nanoseconds, so that the years before 1677 and after 2262 wrapped; times
+         before 1900 whatever their calendar
+    1    INT96 in microseconds; no range where it cannot be told
+"""
+_CALENDARS_DIFFER_BEFORE_MS = -2_208_902_400_000
+"""A day after 1900-01-01."""
 WIDE = "wide"
 SLICES_PER_SEGMENT_MAX = 8
 """A segment that touches more slices than this is listed once, in `wide`."""
@@ -51,6 +61,8 @@ class Segment:
     """What its file looked like from outside when it was read. It says where to look again, not what is there."""
     timeless_rows: int | None = None
     """How many of its rows have no time: they are in no bucket. None when they were not counted."""
+    inspected: int = 0
+    """How its file was looked into: see INSPECTION."""
 
     def __post_init__(self) -> None:
         check_segment(self)
@@ -67,12 +79,21 @@ class Segment:
             return True
         return self.start_ms < window.end_ms and window.start_ms <= self.last_ms
 
+    def may_be_elsewhere(self, time_kind: str | None) -> bool:
+        """Whether its file may show another range today. `time_kind` is the table's type of times, if it has one."""
+        if self.inspected >= INSPECTION:
+            return False
+        if time_kind is None or time_kind.startswith("timestamp[ns") or time_kind == INT96:
+            return True
+        is_early = self.start_ms is not None and self.start_ms < _CALENDARS_DIFFER_BEFORE_MS
+        return is_early and time_kind != "int64"
+
     def same_content(self, other: "Segment") -> bool:
         """Whether the two differ only in what follows from the content, or says nothing of it."""
         return _content(self) == _content(other)
 
 
-_content = attrgetter(*(f.name for f in fields(Segment) if f.name not in ("stamp", "timeless_rows")))
+_content = attrgetter(*(f.name for f in fields(Segment) if f.name not in ("stamp", "timeless_rows", "inspected")))
 
 
 def check_segment(segment: Segment) -> None:

@@ -113,7 +113,10 @@ def encode_slice(listed: Slice, changed_at_version: int) -> bytes:
 
 def encode_part(part: Part) -> bytes:
     listed = part.segments.values()
-    rows = [[s.name, s.crc, s.start_ms, s.last_ms, s.path, s.rows, s.bytes, s.stamp, s.timeless_rows] for s in listed]
+    rows = [
+        [s.name, s.crc, s.start_ms, s.last_ms, s.path, s.rows, s.bytes, s.stamp, s.timeless_rows, s.inspected]
+        for s in listed
+    ]
     return pack({"at": part.at, "segments": rows})
 
 
@@ -122,7 +125,7 @@ def decode_slice_node(data: bytes, *, what: str) -> SliceNode:
 
     def build() -> SliceNode:
         parts = {int(number): int(at) for number, at in raw["parts"]} if "parts" in raw else None
-        segments = () if parts is not None else tuple(Segment(*row[:9]) for row in raw["segments"])
+        segments = () if parts is not None else tuple(Segment(*row[:10]) for row in raw["segments"])
         return SliceNode(int(raw["at"]), segments, parts)
 
     return decoding(what, build)

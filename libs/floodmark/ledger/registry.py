@@ -56,7 +56,7 @@ class WindowSource:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a batch changed; empty when all of it was already true."""
+    """What a batch changed that is news; empty when all of it was already true."""
 
     version: int
     changes: tuple[Change, ...]
@@ -260,12 +260,13 @@ class Registry:
     def _write(self, table: str, snapshot: Snapshot, planned: Plan, chunk: "_Chunk") -> Write[Registered]:
         contents = planned.applied_to(snapshot.contents)
         header = rewritten_header(snapshot.header, planned, contents)
-        event = self._event(table, header, planned, chunk.trace_id)
+        news = tuple(change for change in planned.changes if change.is_news)
+        event = self._event(table, header, news, chunk.trace_id) if news else None
         versions = self._node_versions(table, snapshot, planned.slices, chunk)
         ops: list[Op] = [Set(paths.table(table), codec.encode_table(header), snapshot.header_node_version)]
         for key, listed in planned.slices.items():
             ops += _slice_ops(table, key, listed, versions[key], before=snapshot.slices.get(key), at=header.version)
-        if planned.changes:
+        if event is not None:
             ops.append(Create(paths.outbox_event(table, header.version), codec.encode_event(event)))
 
         def keep(committed: Committed) -> None:
@@ -280,16 +281,16 @@ class Registry:
             )
 
         from_memory = chunk.trusts_memory or (chunk.tries == 1 and None in versions.values())
-        return Write(ops, Registered(header.version, planned.changes, event), keep, from_memory)
+        return Write(ops, Registered(header.version, news, event), keep, from_memory)
 
-    def _event(self, table: str, header: TableHeader, planned: Plan, trace_id: str) -> Event:
+    def _event(self, table: str, header: TableHeader, news: tuple[Change, ...], trace_id: str) -> Event:
         return Event(
             event_id=new_id(self._engine.randomness),
             table=table,
             version=header.version,
             registered_at_ms=self._engine.clock.now_ms(),
-            trace_id=trace_id or next((c.trace_id for c in planned.changes if c.trace_id), ""),
-            changes=planned.changes,
+            trace_id=trace_id or next((c.trace_id for c in news if c.trace_id), ""),
+            changes=news,
         )
 
     def _node_versions(
