@@ -277,10 +277,14 @@ def _chains_of_comparisons(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(grammar.DefinitionParser, "_parse_bitwise", lambda self: self._value(0))
 
 
+def _suffixes_are_units(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(grammar, "_PLAIN_NUMBER", re.compile(".*"))
+
+
 @pytest.mark.parametrize(
     "mistake",
     [_sqlglots_ladder, _no_parentheses, _sqlglots_predicates, _plus_is_nothing, _a_sign_after_the_cast,
-     _chains_of_comparisons],
+     _chains_of_comparisons, _suffixes_are_units],
 )  # fmt: skip
 def test_operators_that_bind_otherwise_are_found(
     parser: Parser, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]

@@ -58,6 +58,8 @@ _VALUES = (
     "INTERVAL '1' DAY",
     "INTERVAL 2 HOURS",
 )
+_AFTER_AN_INTERVAL = (" + 2L", "-7D", "+3Y", " - 2F", " + 1e3", " + 1.5BD", " - 2", "")
+"""What could be taken for its next part."""
 _SIGNS = ("|", "^", "&", "<<", ">>", ">>>", "+", "-", "||", "*", "/", "%", "DIV", "div")
 _COMPARISONS = ("=", "==", "<", "<=", ">", ">=", "<>", "!=", "<=>")
 _UNARY = ("-", "+", "~", "- ", "-")
@@ -117,6 +119,8 @@ class Unbound:
         kind = dice.random()
         if depth <= 0 or kind < 0.85:
             made = dice.choice(_NAMES if dice.random() < 0.7 else _VALUES)
+            if made.startswith("INTERVAL"):
+                made += dice.choice(_AFTER_AN_INTERVAL)
         elif kind < 0.9:
             made = f"({self._boolean(depth - 1)})"
         elif kind < 0.93:

@@ -452,6 +452,7 @@ def test_the_canonical_text_has_one_spelling() -> None:
     [
         ("array(1, 2)[0]", "ARRAY(1, 2)[0]"),
         ("event_time - INTERVAL 1 DAY 2 HOURS", "`event_time` - (INTERVAL '1' DAY + INTERVAL '2' HOURS)"),
+        ("INTERVAL 1 DAY + 3Y", "INTERVAL '1' DAY + 3Y"),
         ("-128Y", "-128Y"),
         ("timestampadd(hour, 1, event_time)", "TIMESTAMPADD(HOUR, 1, `event_time`)"),
         ("to_timestamp(city)", "TO_TIMESTAMP(`City`)"),

@@ -69,6 +69,10 @@ def operand(tree: Any) -> Any:
     return exp.Paren(this=tree) if is_compound and not is_number else tree
 
 
+_PLAIN_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
+"""Without a suffix or an exponent."""
+
+
 class DefinitionParser(SparkParser):
     """Spark's grammar without sqlglot's knowledge of functions, and without its operators."""
 
@@ -330,6 +334,9 @@ class DefinitionParser(SparkParser):
         is_signed = bool(sign or self._match(TokenType.PLUS))
         if not self._match_set((TokenType.NUMBER, TokenType.STRING)):
             self._retreat(index)
+            return None
+        if self._prev.token_type is TokenType.NUMBER and not _PLAIN_NUMBER.fullmatch(self._prev.text):
+            self._retreat(index)  # 7D is a number with a suffix, and has no unit
             return None
         is_alone = is_first and not is_signed and self._prev.token_type is TokenType.STRING
         made = self._parse_interval_span(exp.Literal.string(sign + self._prev.text), parse_function_unit=False)
