@@ -251,8 +251,10 @@ def same_rows(one: Sequence[tuple[Any, ...]], other: Sequence[tuple[Any, ...]], 
     return all(_same_row(a, b) for a, b in zip(left, right, strict=True))
 
 
-def _by_text(row: tuple[Any, ...]) -> list[str]:
-    return [f"{value:.6e}" if isinstance(value, float) else repr(value) for value in row]
+def _by_text(row: Sequence[Any]) -> list[str]:
+    """With one zero: of a group that has both, each may be shown."""
+    texts = (f"{value + 0.0:.6e}" if isinstance(value, float) else value for value in row)
+    return [repr(_by_text(text) if isinstance(text, list) else text) for text in texts]
 
 
 def _same_row(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

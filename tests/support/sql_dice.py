@@ -31,8 +31,16 @@ VIEWS = {
     "some": (DAY_MS, "SELECT n AS s_n, t AS s_t, zone AS s_zone FROM trips WHERE n > 0"),
     "arrays": (DAY_MS, "SELECT transform(array(n, 2), m0 -> m0 + n) AS l_arr, n AS l_n, zone AS l_zone,"
                " count(*) AS l_c, sum(fare) AS l_fare FROM trips GROUP BY 1, 2, 3"),
+    "reals": (DAY_MS, "SELECT fare AS f_fare, array(fare) || array(fare) AS f_both,"
+              " CAST(n AS DECIMAL(5, 2)) AS f_exact, count(*) AS f_c, sum(n) AS f_total FROM trips GROUP BY 1, 2, 3"),
 }  # fmt: skip
 COLUMNS = tuple(SCHEMA.names)
+REALS = (
+    "CAST(fare AS STRING)", "CAST(array(fare) || array(fare) AS STRING)", "array(fare) || array(fare)",
+    "CAST(fare AS DECIMAL(9, 2))", "CAST(n AS DECIMAL(5, 2))", "upper(CAST(-fare AS STRING))", "array(fare)", "-fare",
+    "fare", "fare > 0", "CAST(array(fare) AS STRING)",
+)  # fmt: skip
+"""Zeros have two signs in some of them. DuckDB shows either of the two for a group, so no more is done to that."""
 KEYS = (
     "zone", "upper(zone)", "date_trunc('HOUR', t)", "date_trunc('DAY', t)", "CAST(t AS DATE)", "hour(t)", "n",
     "transform(array(n, 2), m0 -> m0 + n)", "transform(array(n, 2), m0 -> (m0) + 1)",
@@ -68,6 +76,7 @@ OF_VIEWS: Mapping[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
     "single": (("r_zone", "r_n"), ("count(*)", "sum(r_n)", "max(r_fare)"), ("r_n > 0", "r_zone = 'a'")),
     "arrays": (("l_arr", "l_n"), ("sum(l_c)", "max(l_fare)"),
                ("l_n > 0", "array_max(transform(array(0, 1), m0 -> m0 + l_n)) > 2")),
+    "reals": (("f_fare", "f_exact"), ("sum(f_c)", "max(f_total)"), ("f_fare > 0", "f_fare = 0", "f_exact > 1")),
 }  # fmt: skip
 """Keys, measures and conditions for a query that reads a view by its name."""
 LOOKED_AT = ("h_zone", "r_n", "s_n", "l_n")
@@ -147,6 +156,13 @@ class _Dice:
         forms = [name, name, str(number)] if kind == "constant" else [name, str(number), what]
         return f"{self.dice.choice(forms)}{self.dice.choice([' ASC', ' DESC', ''])}"
 
+    def of_reals(self) -> tuple[str, bool, list[str]]:
+        """By few keys, so that a view by them may answer."""
+        keys = [self.dice.choice(REALS[:2] if self.maybe(0.6) else REALS)]
+        filters = ("fare >= 0", "NOT fare > 3 OR fare IS NULL", "CAST(fare AS STRING) <> '-0.0'")
+        wanted = filters if self.maybe(0.3) else ()
+        return self.grouped("trips AS q_1", keys, ("count(*)", "sum(n)"), wanted, plain=True)
+
     def rows(self) -> tuple[str, bool, list[str]]:
         parts = self.some(VALUES, 1, 4) + self.some(CONSTANTS, 0, 1)
         self.dice.shuffle(parts)
@@ -168,14 +184,17 @@ class _Dice:
         name = self.dice.choice(list(OF_VIEWS))
         keys, measures, filters = OF_VIEWS[name]
         source = self.dice.choice([name, f"{name} AS q_1"])
-        chosen = filters[-1:] if self.maybe(0.4) else filters  # the last is a lambda where there is one
+        chosen = filters[-1:] if self.maybe(0.5) else filters  # the last is a lambda where there is one
         text, _, names = self.grouped(source, keys, measures, chosen, plain=True)
         return text, False, names
 
     # -- queries of several --------------------------------------------------------------------------------------------
 
     def query(self) -> tuple[str, bool]:
-        kinds = (self.grouped, self.grouped, self.rows, self.of_view, self.given, self.given, self.selected, self.bare)
+        kinds = (
+            self.grouped, self.grouped, self.of_reals, self.rows, self.of_view, self.of_view, self.given, self.given,
+            self.nested, self.selected, self.bare,
+        )  # fmt: skip
         text, ordered, _ = self.dice.choice(kinds)()
         return text, ordered
 
@@ -195,6 +214,28 @@ class _Dice:
             f"WITH c_2 AS (WITH c_1 AS ({one}) {read}) SELECT {names[0]} AS {self.alias()} FROM c_2",
             f"WITH c_1 AS ({one}) SELECT {names[0]} AS {self.alias()} FROM ({read}) AS q_3",
             f"WITH c_1 AS ({one}) SELECT (SELECT max({names[0]}) FROM ({read}) AS q_3) AS {self.alias()}",
+        ]
+        return self.dice.choice(forms), False, []
+
+    def nested(self) -> tuple[str, bool, list[str]]:
+        """WITHs of one name in several places, and one that uses what is around it."""
+        one, _, outputs = self.dice.choice([self.of_view, lambda: self.grouped(plain=True)])()
+        read, _, names = self.dice.choice([self.of_view, lambda: self.grouped(plain=True)])()
+        of_one, of_read = f"SELECT max({outputs[0]}) FROM c_1", f"SELECT count({names[0]}) FROM c_1"
+        inner = self.alias()
+        forms = [
+            f"SELECT (WITH c_1 AS ({one}) {of_one}) AS {self.alias()}, (WITH c_1 AS ({read}) {of_read}) AS"
+            f" {self.alias()}",
+            f"WITH c_1 AS ({one}) SELECT count(*) AS {self.alias()}, max(q_3.{inner}) AS {self.alias()} FROM c_1"
+            f" CROSS JOIN (WITH c_1 AS ({read}) SELECT count(*) AS {inner} FROM c_1) AS q_3",
+            f"WITH c_1 AS (WITH c_1 AS ({one}) SELECT count(*) AS {inner} FROM c_1) SELECT {inner} AS {self.alias()}"
+            " FROM c_1",
+            f"SELECT q_4.zone AS {self.alias()}, (WITH c_1 AS (SELECT q_4.n + 1 AS {inner}) SELECT {inner} FROM c_1) AS"
+            f" {self.alias()} FROM trips AS q_4",
+            f"SELECT q_4.zone AS {self.alias()} FROM trips AS q_4 WHERE EXISTS (WITH c_1 AS (SELECT q_4.n AS {inner})"
+            f" SELECT {inner} FROM c_1 WHERE {inner} > 1)",
+            f"WITH c_1 AS ({one}) SELECT count(*) AS {self.alias()} FROM c_1 UNION ALL"
+            f" (WITH c_1 AS ({read}) {of_read})",
         ]
         return self.dice.choice(forms), False, []
 
@@ -304,9 +345,12 @@ def _segments(dice: random.Random) -> dict[str, list[Row]]:
             return None
         return at(dice.choice((dice.randrange(DAYS * 24) * HOUR_MS, dice.randrange(DAYS * DAY_MS))))
 
+    def fare() -> float:
+        return dice.randrange(-200, 200) / 4
+
     zones, numbers = (None, "", "a", "a", "ä", "Ω", "z'z"), (None, -3, 0, 1, 2, 2, 3, 7)
     rows: list[Row] = [
-        (time(), dice.choice(zones), dice.choice(numbers), dice.choice((None, dice.randrange(-200, 200) / 4)))
+        (time(), dice.choice(zones), dice.choice(numbers), dice.choice((None, -0.0, 0.0, *[fare() for _ in range(3)])))
         for _ in range(dice.randint(8, 24))
     ]
     rows.insert(0, (at(0), "a", 1, 1.0))
