@@ -281,10 +281,14 @@ def _suffixes_are_units(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(grammar, "_PLAIN_NUMBER", re.compile(".*"))
 
 
+def _exponents_take_a_sign(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(parsing, "with_signs_after_exponents", lambda tokens, _: tokens)
+
+
 @pytest.mark.parametrize(
     "mistake",
     [_sqlglots_ladder, _no_parentheses, _sqlglots_predicates, _plus_is_nothing, _a_sign_after_the_cast,
-     _chains_of_comparisons, _suffixes_are_units],
+     _chains_of_comparisons, _suffixes_are_units, _exponents_take_a_sign],
 )  # fmt: skip
 def test_operators_that_bind_otherwise_are_found(
     parser: Parser, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[pytest.MonkeyPatch], None]

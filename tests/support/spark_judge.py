@@ -105,6 +105,8 @@ class Unbound:
             sign = dice.choice(_SIGNS if dice.random() < 0.75 else _COMPARISONS)
             space = " " if sign.isalpha() else dice.choice((" ", " ", ""))
             operand = self._unary(depth - 1)
+            if parts[-1].endswith("1e3") and dice.random() < 0.5:
+                sign, space = dice.choice("+-"), ""  # no part of the number
             if sign == "-" and operand.startswith("-"):
                 space = " "  # two of them begin a comment
             parts.append(f"{space}{sign}{space}{operand}")

@@ -310,6 +310,13 @@ class DefinitionParser(SparkParser):
         self._advance(2)
         return exp.Cast(this=exp.Literal.string(self._prev.text), to=exp.DataType(this=kind))
 
+    def _parse_primary(self) -> exp.Expr | None:
+        """'a' 'b' is one text, which sqlglot makes a call of."""
+        found: exp.Expr | None = super()._parse_primary()
+        if type(found) is exp.Concat:
+            return exp.Literal.string("".join(part.name for part in found.expressions))
+        return found
+
     def _parse_interval(self, *_: Any, **_options: Any) -> Any:
         """INTERVAL 1 DAY 2 HOURS becomes a sum; without parentheses `t - INTERVAL 1 DAY 2 HOURS` would mean another."""
         index = self._index
@@ -428,6 +435,30 @@ def _is_quantifier(token: Token, before: Token | None, then: Token | None, later
     if follows in _NAMES_TOO or (follows is TokenType.STAR and not is_star):
         raise ParseError(f"{token.text} is a word of SQL here; write `{token.text}` for the column")
     return True
+
+
+_NUMBER_AND_SIGN = re.compile(r"((?:\d+\.?\d*|\.\d+)E\d+)([+-])(.*)", re.IGNORECASE | re.ASCII | re.DOTALL)
+
+
+def with_signs_after_exponents(tokens: list[Token], tokenize: Callable[[str], list[Token]]) -> list[Token]:
+    """`1e3+1` is a sum. sqlglot takes a sign behind the digits of an exponent for a part of the number."""
+    found: list[Token] = []
+    for token in tokens:
+        match = None
+        if token.token_type in (TokenType.NUMBER, TokenType.VAR):
+            match = _NUMBER_AND_SIGN.fullmatch(token.text)
+        if match is None:
+            found.append(token)
+            continue
+        number, sign, rest = match.groups()
+        sign_at, rest_at = token.start + len(number), token.start + len(number) + 1
+        kind = TokenType.PLUS if sign == "+" else TokenType.DASH
+        found.append(Token(TokenType.NUMBER, number, token.line, token.col, token.start, sign_at - 1))
+        found.append(Token(kind, sign, token.line, token.col, sign_at, sign_at))
+        for part in with_signs_after_exponents(tokenize(rest), tokenize):
+            part.start, part.end = part.start + rest_at, part.end + rest_at
+            found.append(part)
+    return found
 
 
 def with_suffixed_numbers(tokens: list[Token]) -> list[Token]:

@@ -14,7 +14,13 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from floodmark.core.errors import InvalidInput
 from floodmark.sql.functions import ALWAYS_CALLS, UNIT_FIRST
-from floodmark.sql.grammar import DefinitionDialect, DefinitionParser, with_names_called_all, with_suffixed_numbers
+from floodmark.sql.grammar import (
+    DefinitionDialect,
+    DefinitionParser,
+    with_names_called_all,
+    with_signs_after_exponents,
+    with_suffixed_numbers,
+)
 from floodmark.sql.lambdas import mark_parameters
 from floodmark.sql.lexing import lexed
 from floodmark.sql.rules import Rule, refused, shown
@@ -126,7 +132,9 @@ def tokens_of(text: str) -> list[Token]:
         raise refused(Rule.NOT_SQL, f"the text has {size} bytes, at most {TEXT_BYTES_MAX} are read")
     try:
         cut = lexed(text)
-        tokens = with_suffixed_numbers(_with_doubled_quotes(DefinitionDialect().tokenize(cut.text), cut.text))
+        tokenize = DefinitionDialect().tokenize
+        tokens = with_signs_after_exponents(_with_doubled_quotes(tokenize(cut.text), cut.text), tokenize)
+        with_suffixed_numbers(tokens)
         cut.check(tokens)
         with_names_called_all(tokens)
     except (TokenError, ParseError) as error:
