@@ -111,6 +111,33 @@ def test_a_full_shard_can_be_marked_and_its_buckets_be_made_valid_again(store: S
     assert [type(d) for d in kit.commit(*again).values()] == [Changed] * 3
 
 
+def filled(last_name_bytes: int) -> tuple[Kit, list[Build], bool]:
+    """A shard whose buckets have a file each, and whether the last bucket still fits."""
+    kit = Kit(MemoryStore())
+    kit.set_up()
+    kit.put(segment("all", 0, BUCKETS_PER_SHARD))
+    builds = builds_of(kit, range(BUCKETS_PER_SHARD), files=1, name_bytes=2_500)
+    builds[-1] = replace(builds[-1], files=(DataFile(text(random.Random(3), last_name_bytes), 1, 1),))
+    return kit, builds, all(isinstance(d, Changed) for d in kit.commit(*builds).values())
+
+
+@pytest.mark.scenario("K12")
+def test_a_bucket_of_a_shard_that_is_full_to_the_last_byte_is_built_again() -> None:
+    """INV-10: with no more files than before, whatever its other numbers take; and with more it is rejected."""
+    fits, too_large = 1, 500_000
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        fits, too_large = (middle, too_large) if filled(middle)[2] else (fits, middle)
+    kit, builds, _ = filled(fits)
+    kit.ledger.views.mark_stale(VIEW.name, None, cause())
+    again = replace(builds[0], mode=Mode.OVERWRITE, attempt_id="an attempt under a longer name", built_at_ms=10**12)
+    more = replace(again, files=(*again.files, DataFile("one more", 1, 1)))
+    (rejected,) = kit.commit(more).values()
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason is Reason.TOO_LARGE
+    assert [type(d) for d in kit.commit(again).values()] == [Changed]
+
+
 @pytest.mark.scenario("K12")
 def test_a_mark_over_more_shards_than_one_write_holds_marks_them_all(store: Store) -> None:
     """100 full shards of more than 12 kB each, one mark."""

@@ -226,13 +226,19 @@ class Commits:
         return Write(ops, group.decisions, kept, from_memory=trusting)
 
     def _check_room(self, view: str, look: Look, group: _Group, writes: Iterable[Op]) -> None:
-        """Refuse what leaves a shard no room for the marks of its buckets."""
+        """Refuse what leaves a shard no room for the marks of its buckets.
+
+        A build whose files' names take no more room than those before is never refused, though its other fields may
+        take a few bytes more. Otherwise the buckets of a full shard would stay STALE for ever.
+        """
         bytes_max = self._engine.limits.shard_bytes
-        shards = {paths.shard(view, number): shard for number, shard in group.shards.items()}
+        shards = {paths.shard(view, number): (number, shard) for number, shard in group.shards.items()}
         for write in writes:
             if isinstance(write, Create | Set) and write.path in shards and len(write.data) > bytes_max:
-                bare = Shard({start: replace(entry, cause=None) for start, entry in shards[write.path]})
-                if (size := look.size_of(bare)) > bytes_max:
+                number, shard = shards[write.path]
+                bare = Shard({start: replace(entry, cause=None) for start, entry in shard})
+                size, names = look.size_of(bare), _bytes_of_names(shard)
+                if size > bytes_max and names > _bytes_of_names(look.shard(number)):
                     raise node_too_large(write.path, size, bytes_max)
 
     def _keeper(
@@ -343,6 +349,10 @@ def _merged(listed: Iterable[Mapping[str, int]]) -> dict[str, int] | None:
         if any(merged.setdefault(key, version) != version for key, version in versions.items()):
             return None
     return merged
+
+
+def _bytes_of_names(shard: Shard) -> int:
+    return sum(len(file.name) for _, entry in shard for file in entry.files)
 
 
 def _too_large(build: Build, error: TooLarge) -> Outcome[Decisions]:
