@@ -8,6 +8,7 @@ Zeros have two signs, maps two orders, and times are text with a zone. `GROUP BY
 test holds the values against Spark itself.
 """
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -171,6 +172,9 @@ FORMS: Mapping[Kind, Sequence[_Form]] = {
     C: (("CAST({} AS DECIMAL(5, 2))", (R,), _cents), ("coalesce({}, {})", (C, C), lambda one, _: one)),
     N: (
         ("CAST({} AS INT)", (R,), int),
+        ("floor({})", (R,), math.floor),
+        ("ceil({})", (R,), math.ceil),
+        ("cardinality({})", (M,), len),
         ("size({})", (A,), len),
         ("size({})", (M,), len),
         ("length({})", (S,), len),
@@ -232,6 +236,9 @@ FORMS: Mapping[Kind, Sequence[_Form]] = {
         ("{} > 0", (R,), lambda x: x > 0),
         ("{} = 0", (R,), lambda x: x == 0),
         ("{} IN (0, 1)", (R,), lambda x: x in (0, 1)),
+        ("{} BETWEEN 0 AND 1", (R,), lambda x: 0 <= x <= 1),
+        ("{} <=> {}", (R, R), lambda one, other: one == other),
+        ("isnan({})", (R,), lambda _: False),
         ("{} = '0.0'", (S,), lambda text: text == "0.0"),
         ("{} LIKE '-%'", (S,), lambda text: text.startswith("-")),
         ("{} LIKE '%-0.0%'", (S,), lambda text: "-0.0" in text),
