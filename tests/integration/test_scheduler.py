@@ -75,11 +75,18 @@ class Floor:
         self.put(*(segment(f"s{h}", h, h + 1) for h in hours))
         windows = [Interval(h * HOUR_MS, (h + 1) * HOUR_MS) for h in hours]
         sources = self.pipeline.ledger.registry.read_windows(self.table, windows)
-        entries = {
-            s.window.start_ms: Entry(State.VALID, True, s.source.fingerprint, s.source.slice_versions) for s in sources
-        }
         self.view = new_table()
         definition = ViewDefinition(self.view, self.table, "SELECT 1", "h1", HOUR_MS, f"/lake/{self.view}")
+        entries = {
+            read.window.start_ms: Entry(
+                State.VALID,
+                ever_valid=True,
+                fingerprint=read.source.fingerprint,
+                slice_versions=read.source.slice_versions,
+                definition_hash=definition.hash,
+            )
+            for read in sources
+        }
         self.pipeline.ledger.views.restore(ViewHeader(definition, "", 0, 0, len(hours) * HOUR_MS), entries)
 
     @property
